@@ -1,0 +1,246 @@
+/*
+ * Where the ledger is kept.
+ *
+ * idem_actions holds what is so now, idem_events what was before or unusual.
+ * A straight life (claimed, completed) is one insert and one HOT update of
+ * idem_actions and writes no event, which is why no index but the primary key
+ * stands on that table; see the header of src/ledger.c for the figures.
+ */
+
+CREATE SCHEMA idem;
+COMMENT ON SCHEMA idem IS 'ledger of idempotent actions';
+
+/* one row per action: (scope, intent, key) */
+CREATE TABLE idem.idem_actions (
+	action_id			uuid		NOT NULL,
+	created_at			timestamptz	NOT NULL,
+	revision			bigint		NOT NULL,
+	generation			int			NOT NULL,
+	attempt				int			NOT NULL,
+	lost				int			NOT NULL,
+	failures			int			NOT NULL,
+	priority			int			NOT NULL,
+	uncertain			boolean		NOT NULL,
+	uncertain_before	boolean		NOT NULL,
+	marked				boolean		NOT NULL,
+	begun				boolean		NOT NULL,
+	verifying			boolean		NOT NULL,
+	approved			boolean		NOT NULL,
+	cancel_requested	boolean		NOT NULL,
+	first_claimed_at	timestamptz,
+	claimed_at			timestamptz,
+	lease_until			timestamptz,
+	due_at				timestamptz,
+	doubt_until			timestamptz,
+	finished_at			timestamptz,
+	purge_after			timestamptz,
+	forget_after		timestamptz,
+	claim_id			uuid,
+	call_id				uuid,
+	state				text		NOT NULL,
+	scope				text		NOT NULL,
+	intent				text		NOT NULL,
+	key					text,
+	reason				text,
+	ended_by			text,
+	worker				text,
+	source				text,
+	event_id			text,
+	secret_id			text,
+	params				jsonb,
+	params_digest		bytea,
+	draft				jsonb,
+	external_ref		text,
+	result				jsonb,
+	error				text,
+	CONSTRAINT idem_actions_pkey PRIMARY KEY (action_id),
+	CONSTRAINT state_known CHECK (state = ANY (ARRAY['pending', 'in_progress', 'completed', 'failed', 'needs_attention', 'cancelled'])),
+	CONSTRAINT counters_in_range CHECK (revision >= 1 AND generation >= 1
+		AND attempt >= 0 AND lost >= 0 AND failures >= 0),
+	CONSTRAINT key_or_secret CHECK ((key IS NULL) = (secret_id IS NOT NULL)),
+	CONSTRAINT in_progress_is_held CHECK (state <> 'in_progress'
+		OR (claim_id IS NOT NULL AND claimed_at IS NOT NULL AND ended_by IS NULL)),
+	CONSTRAINT lease_while_in_progress CHECK ((lease_until IS NOT NULL) = (state = 'in_progress')),
+	CONSTRAINT lease_is_finite CHECK (lease_until IS NULL OR isfinite(lease_until)),
+	CONSTRAINT due_while_pending CHECK ((due_at IS NOT NULL) = (state = 'pending')),
+	CONSTRAINT finished_when_final CHECK ((finished_at IS NOT NULL) = (state = ANY (ARRAY['completed', 'failed', 'cancelled']))),
+	CONSTRAINT retention_when_final CHECK ((forget_after IS NOT NULL) = (finished_at IS NOT NULL)
+		AND (purge_after IS NULL OR finished_at IS NOT NULL)),
+	CONSTRAINT final_is_certain CHECK (finished_at IS NULL OR NOT uncertain),
+	CONSTRAINT attention_has_reason CHECK (state <> 'needs_attention' OR reason IS NOT NULL),
+	CONSTRAINT verifying_in_progress CHECK (NOT verifying OR state = 'in_progress'),
+	CONSTRAINT claim_is_whole CHECK ((claim_id IS NULL) = (claimed_at IS NULL)
+		AND (claim_id IS NULL) = (first_claimed_at IS NULL)
+		AND (claim_id IS NULL) = (attempt = 0)),
+	CONSTRAINT ended_claim_exists CHECK (ended_by IS NULL OR claim_id IS NOT NULL)
+) WITH (fillfactor = 85);
+COMMENT ON TABLE idem.idem_actions IS 'every action as it is now; written by the functions of schema idem only';
+COMMENT ON COLUMN idem.idem_actions.action_id IS 'UUIDv8 of (scope, intent, key), see docs/action-id.md';
+COMMENT ON COLUMN idem.idem_actions.revision IS 'grows with every change but extend and purge';
+COMMENT ON COLUMN idem.idem_actions.generation IS '1, and one more for each deliberate rerun';
+COMMENT ON COLUMN idem.idem_actions.attempt IS 'number of the last hand-out within the generation';
+COMMENT ON COLUMN idem.idem_actions.lost IS 'ended attempts whose outcome nobody reported';
+COMMENT ON COLUMN idem.idem_actions.failures IS 'attempts that surely did nothing, reported as such';
+COMMENT ON COLUMN idem.idem_actions.uncertain IS 'an attempt may have taken effect and nobody knows';
+COMMENT ON COLUMN idem.idem_actions.uncertain_before IS 'uncertain, as it was when the last claim was handed out';
+COMMENT ON COLUMN idem.idem_actions.marked IS 'the last claim was handed out under a rule that marks effects';
+COMMENT ON COLUMN idem.idem_actions.begun IS 'the last claim has said that it acts now';
+COMMENT ON COLUMN idem.idem_actions.verifying IS 'the claim was handed out to search, not to act';
+COMMENT ON COLUMN idem.idem_actions.first_claimed_at IS 'first hand-out of the generation: the provider window runs from here';
+COMMENT ON COLUMN idem.idem_actions.doubt_until IS 'last moment at which the doubtful attempt could have acted';
+COMMENT ON COLUMN idem.idem_actions.claim_id IS 'fencing token of the last claim, kept after it ended';
+COMMENT ON COLUMN idem.idem_actions.ended_by IS 'how the last claim ended: succeeded, failed_none, failed_unknown, failed_refused, released or expired';
+COMMENT ON COLUMN idem.idem_actions.params_digest IS 'fingerprint of the canonical params';
+COMMENT ON COLUMN idem.idem_actions.secret_id IS 'secret under which the key was digested; NULL where the key is plain';
+
+/* the timeline: ended attempts, decisions, reports that came too late */
+CREATE TABLE idem.idem_events (
+	id					bigint		GENERATED ALWAYS AS IDENTITY,
+	at					timestamptz	NOT NULL,
+	action_id			uuid,
+	generation			int,
+	attempt				int,
+	during				int,
+	claim_id			uuid,
+	intent				text,
+	event				text		NOT NULL,
+	role				text		NOT NULL,
+	actor				text,
+	worker				text,
+	source				text,
+	event_id			text,
+	detail				jsonb,
+	content				jsonb,
+	CONSTRAINT idem_events_pkey PRIMARY KEY (id)
+);
+CREATE INDEX idem_events_action ON idem.idem_events (action_id, id);
+COMMENT ON TABLE idem.idem_events IS 'what happened to an action before or beside what its row tells; rule changes have no action_id';
+COMMENT ON COLUMN idem.idem_events.attempt IS 'the attempt that the event speaks of';
+COMMENT ON COLUMN idem.idem_events.content IS 'what no view shows: results and drafts; gone when the action is purged';
+COMMENT ON COLUMN idem.idem_events.during IS 'the attempt that the action had reached when it happened';
+
+/* what is pending, in the order in which it is handed out; kept in step with
+ * idem_actions by the same transaction, under the action's row lock */
+CREATE TABLE idem.idem_queue (
+	intent				text		NOT NULL,
+	priority			int			NOT NULL,
+	due_at				timestamptz	NOT NULL,
+	action_id			uuid		NOT NULL,
+	CONSTRAINT idem_queue_pkey PRIMARY KEY (intent, priority, due_at, action_id)
+);
+COMMENT ON TABLE idem.idem_queue IS 'the pending actions in the order of their hand-out';
+
+CREATE TABLE idem.idem_rules (
+	intent				text		NOT NULL,
+	unique_by			text		NOT NULL,
+	resolved_by			text		NOT NULL,
+	new_when			text		NOT NULL,
+	on_uncertain		text		NOT NULL,
+	provider_window		interval,
+	settle				interval	NOT NULL,
+	lease				interval	NOT NULL,
+	marks_effect		boolean		NOT NULL,
+	max_attempts		int			NOT NULL,
+	max_failures		int			NOT NULL,
+	retry_delay			interval	NOT NULL,
+	keep_content		interval	NOT NULL,
+	keep_key			interval	NOT NULL,
+	requires_approval	boolean		NOT NULL,
+	scoped				boolean		NOT NULL,
+	rerun_by			text		NOT NULL,
+	worker_role			regrole,
+	resolver_role		regrole,
+	confidential_key	boolean		NOT NULL,
+	confidential_fields	text[],
+	CONSTRAINT idem_rules_pkey PRIMARY KEY (intent)
+);
+COMMENT ON TABLE idem.idem_rules IS 'the policy of each intent; written by define_rule and drop_rule';
+
+/* repeats by action and delivery, flushed from shared memory in batches */
+CREATE TABLE idem.idem_repeats (
+	day					date		NOT NULL,
+	intent				text		NOT NULL,
+	source				text,
+	event_id			text,
+	action_id			uuid,
+	outcome				text		NOT NULL,
+	n					bigint		NOT NULL,
+	first_at			timestamptz	NOT NULL,
+	last_at				timestamptz	NOT NULL
+);
+CREATE INDEX idem_repeats_action ON idem.idem_repeats (action_id);
+CREATE INDEX idem_repeats_day ON idem.idem_repeats (day, intent);
+COMMENT ON TABLE idem.idem_repeats IS 'how often which delivery met an action already known';
+
+CREATE TABLE idem.idem_access (
+	role				regrole		NOT NULL,
+	level				text		NOT NULL CHECK (level = ANY (ARRAY['worker', 'operator', 'admin', 'analyst'])),
+	granted_by			text		NOT NULL,
+	granted_at			timestamptz	NOT NULL,
+	CONSTRAINT idem_access_pkey PRIMARY KEY (role, level)
+);
+COMMENT ON TABLE idem.idem_access IS 'who was given which level by grant_access';
+
+CREATE TABLE idem.idem_state (
+	kind				text		NOT NULL CHECK (kind = ANY (ARRAY['system', 'secret', 'pause'])),
+	name				text		NOT NULL,
+	value				text,
+	reason				text,
+	role				text		NOT NULL,
+	actor				text,
+	since				timestamptz	NOT NULL,
+	CONSTRAINT idem_state_pkey PRIMARY KEY (kind, name)
+);
+COMMENT ON TABLE idem.idem_state IS 'facts about the ledger as a whole: which system wrote it, the current secret, pauses (name '''' = all intents)';
+
+SELECT pg_extension_config_dump('idem.idem_actions', '');
+SELECT pg_extension_config_dump('idem.idem_events', '');
+SELECT pg_extension_config_dump('idem.idem_events_id_seq', '');
+SELECT pg_extension_config_dump('idem.idem_queue', '');
+SELECT pg_extension_config_dump('idem.idem_rules', '');
+SELECT pg_extension_config_dump('idem.idem_repeats', '');
+SELECT pg_extension_config_dump('idem.idem_access', '');
+SELECT pg_extension_config_dump('idem.idem_state', '');
+
+/* what a claim is answered with; this shape never changes */
+CREATE TYPE idem.claim AS (
+	granted				boolean,
+	outcome				text,
+	action_id			uuid,
+	claim_id			uuid,
+	attempt				int,
+	generation			int,
+	repeat				boolean,
+	state				text,
+	reason				text,
+	lease_until			timestamptz,
+	retry_after			double precision,
+	provider_key		text,
+	scope				text,
+	intent				text,
+	key					text,
+	params				jsonb,
+	draft				jsonb,
+	revision			bigint,
+	external_ref		text,
+	result				jsonb,
+	error				text,
+	uncertain			boolean,
+	source				text,
+	event_id			text,
+	worker				text,
+	claimed_at			timestamptz,
+	first_seen			timestamptz,
+	finished_at			timestamptz
+);
+COMMENT ON TYPE idem.claim IS 'granted is the one thing to test before acting; keep the message exactly where retry_after is not NULL';
+
+/* what a report is answered with; this shape never changes */
+CREATE TYPE idem.report AS (
+	action_id			uuid,
+	accepted			boolean,
+	state				text,
+	revision			bigint,
+	note				text
+);
+COMMENT ON TYPE idem.report IS 'accepted: the report counts; otherwise the note says why and what to do';

@@ -1,0 +1,15 @@
+/*
+ * idem.violated_invariant(action idem.idem_actions) returns text
+ *
+ * The first invariant of a row that src/ledger.c finds violated, by the name
+ * of the CHECK constraint that says the same; null where all hold.  Rows are
+ * written without the executor, so a test compares both lists with this.
+ * Errors: none.  Volatility: immutable.
+ */
+CREATE FUNCTION idem.violated_invariant(action idem.idem_actions)
+RETURNS text
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'idem_violated_invariant';
+
+COMMENT ON FUNCTION idem.violated_invariant(idem.idem_actions) IS
+'the first invariant that a row violates, as the library sees it; for tests';

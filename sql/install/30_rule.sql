@@ -1,0 +1,122 @@
+/*
+ * Rules: src/rule.c.
+ */
+
+/*
+ * idem.define_rule(intent, unique_by, resolved_by, ...) returns text
+ *
+ * States the whole rule of an intent: what is omitted or null has its default,
+ * also where an older rule said otherwise.  Holds from the next call on, in
+ * every session; what is handed out keeps the marks_effect it was handed out
+ * with.
+ *
+ *	intent				the step, 1 to 256 bytes, never renamed
+ *	unique_by			sentence: what makes an action unique
+ *	resolved_by			who resolves doubt: a name or a contact
+ *	new_when			sentence: when a new action is allowed
+ *						(only on a deliberate rerun)
+ *	on_uncertain		what follows when nobody knows whether an attempt took
+ *						effect: review, verify, retry or repeat (review)
+ *	provider_window		how long the provider honours our key; retry needs it
+ *	settle				how long a search must wait to prove absence (2 minutes)
+ *	lease				how long a claim is protected (5 minutes)
+ *	marks_effect		the holder calls begin_effect before it acts (false)
+ *	max_attempts		lost claims after which a person decides (3)
+ *	max_failures		clean failures after which a person decides (12)
+ *	retry_delay			delay after the first failure, doubling, jittered, at
+ *						most an hour (30 seconds)
+ *	keep_content		how long contents are kept after the end (90 days)
+ *	keep_key			how long the key blocks after the end (400 days)
+ *	requires_approval	nothing is handed out before approve_action (false)
+ *	scoped				a call with scope '' is refused (false)
+ *	rerun_by			resolver, worker or nobody (resolver)
+ *	worker_role			only its members act on the intent
+ *	resolver_role		only its members decide about the intent
+ *	confidential_key	keys are kept as keyed digests only (false)
+ *	confidential_fields	paths of params kept as keyed digests only
+ *
+ * Result: the rule in words, as describe_rule prints it.
+ * Errors: 22023, a setting out of bounds; IA006, a bad intent; 0A000, a setting
+ * whose feature this version does not have.
+ * Volatile.
+ */
+CREATE FUNCTION idem.define_rule(
+	intent text,
+	unique_by text,
+	resolved_by text,
+	new_when text DEFAULT NULL,
+	on_uncertain text DEFAULT NULL,
+	provider_window interval DEFAULT NULL,
+	settle interval DEFAULT NULL,
+	lease interval DEFAULT NULL,
+	marks_effect boolean DEFAULT NULL,
+	max_attempts int DEFAULT NULL,
+	max_failures int DEFAULT NULL,
+	retry_delay interval DEFAULT NULL,
+	keep_content interval DEFAULT NULL,
+	keep_key interval DEFAULT NULL,
+	requires_approval boolean DEFAULT NULL,
+	scoped boolean DEFAULT NULL,
+	rerun_by text DEFAULT NULL,
+	worker_role regrole DEFAULT NULL,
+	resolver_role regrole DEFAULT NULL,
+	confidential_key boolean DEFAULT NULL,
+	confidential_fields text[] DEFAULT NULL
+)
+RETURNS text
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_define_rule';
+
+COMMENT ON FUNCTION idem.define_rule(text, text, text, text, text, interval, interval, interval, boolean, int, int, interval, interval, interval, boolean, boolean, text, regrole, regrole, boolean, text[]) IS
+'states the whole rule of an intent, omitted settings by default, and returns it in words';
+
+/*
+ * idem.drop_rule(intent text) returns void
+ *
+ * Removes the rule of an intent that has no actions any more.
+ *
+ *	intent	the intent
+ *
+ * Errors: 55006, the intent still has actions; IA005, it has no rule.
+ * Volatile.
+ */
+CREATE FUNCTION idem.drop_rule(intent text)
+RETURNS void
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_drop_rule';
+
+COMMENT ON FUNCTION idem.drop_rule(text) IS
+'removes the rule of an intent without actions';
+
+/*
+ * idem.describe_rule(intent text) returns text
+ *
+ * The rule in words, made from its settings: what makes an action unique, when
+ * a new one is allowed, how long it is remembered, when a retry is safe, who
+ * resolves doubt.
+ *
+ *	intent	the intent
+ *
+ * Errors: IA005, the intent has no rule; IA006, a bad intent.
+ * Stable.
+ */
+CREATE FUNCTION idem.describe_rule(intent text)
+RETURNS text
+LANGUAGE C STABLE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_describe_rule';
+
+COMMENT ON FUNCTION idem.describe_rule(text) IS
+'the rule of an intent in words';
+
+/* every session forgets its cached rules, also after a direct change */
+CREATE FUNCTION idem.rules_changed()
+RETURNS trigger
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_rules_changed';
+
+COMMENT ON FUNCTION idem.rules_changed() IS
+'trigger of idem_rules: invalidates the rules that sessions have cached';
+
+CREATE TRIGGER rules_changed
+AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.idem_rules
+FOR EACH STATEMENT EXECUTE FUNCTION idem.rules_changed();

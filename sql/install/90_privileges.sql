@@ -1,0 +1,58 @@
+/*
+ * The whole privilege model on one page.
+ *
+ * PUBLIC has nothing.  Nobody but the owner has a right on a table: callers go
+ * through functions, readers through views.  A level is the list below;
+ * grant_access gives a role a level, remembers it, and an upgrade applies the
+ * new version's list again.
+ */
+
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA idem FROM PUBLIC;
+REVOKE ALL ON ALL TABLES IN SCHEMA idem FROM PUBLIC;
+REVOKE ALL ON ALL SEQUENCES IN SCHEMA idem FROM PUBLIC;
+REVOKE ALL ON SCHEMA idem FROM PUBLIC;
+
+CREATE VIEW idem.privileges AS
+WITH listed (levels, privilege, objects) AS (
+	VALUES
+	/* everyone who was given a level */
+	('{worker,admin,analyst}'::text[], 'USAGE', '{SCHEMA idem}'::text[]),
+	('{worker,admin,analyst}', 'EXECUTE', '{
+		FUNCTION idem.action_id,
+		FUNCTION idem.action_key,
+		FUNCTION idem.period_key,
+		FUNCTION idem.provider_key,
+		FUNCTION idem.describe_rule}'),
+	/* workflow services */
+	('{worker,admin}', 'EXECUTE', '{
+		FUNCTION idem.claim_action,
+		FUNCTION idem.claim_actions,
+		FUNCTION idem.once,
+		FUNCTION idem.find_action,
+		FUNCTION idem.begin_effect,
+		FUNCTION idem.extend_claim,
+		FUNCTION idem.extend_claims,
+		FUNCTION idem.complete_action,
+		FUNCTION idem.complete_actions,
+		FUNCTION idem.fail_action,
+		FUNCTION idem.release_action}'),
+	/* rules and access */
+	('{admin}', 'EXECUTE', '{
+		FUNCTION idem.define_rule,
+		FUNCTION idem.drop_rule,
+		FUNCTION idem.grant_access,
+		FUNCTION idem.revoke_access}'),
+	/* what was done, without contents */
+	('{admin,analyst}', 'SELECT', '{
+		idem.actions,
+		idem.history,
+		idem.rules,
+		idem.access,
+		idem.privileges}')
+)
+SELECT level, privilege, object
+FROM listed, unnest(levels) AS level, unnest(objects) AS object;
+
+COMMENT ON VIEW idem.privileges IS 'what each level may do';
+
+REVOKE ALL ON idem.privileges FROM PUBLIC;

@@ -1,0 +1,171 @@
+/*-------------------------------------------------------------------------
+ *
+ * access.c
+ *	  Acting as the owner of the ledger, and who has which level.
+ *
+ * Callers have EXECUTE on functions and SELECT on views, never a right on a
+ * table.  What a level may do is data: the view idem.privileges, next to the
+ * rest of the privilege model in 90_privileges.sql.  grant_access turns it into
+ * GRANTs and remembers the level in idem_access, so that an upgrade can apply
+ * it to what the new version brings.
+ *
+ * The code acts as the ledger's owner only between idem_owner_enter and
+ * idem_owner_leave, and runs nothing there but statements of its own with every
+ * name qualified.  An error in between puts the caller back.
+ *
+ * Copyright (c) 2026, idem_action contributors
+ *
+ * IDENTIFICATION
+ *	  src/access.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "compat.h"
+#include "access.h"
+#include "access/htup_details.h"
+#include "arg.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_type.h"
+#include "errors.h"
+#include "executor/spi.h"
+#include "idem_action.h"
+#include "ledger.h"
+#include "detail.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/syscache.h"
+
+
+#define SQL_LEVEL_EXISTS \
+	"SELECT FROM idem.privileges WHERE level OPERATOR(pg_catalog.=) $1 LIMIT 1"
+#define SQL_REMEMBER \
+	"INSERT INTO idem.idem_access VALUES ($1, $2, $3, pg_catalog.clock_timestamp()) ON CONFLICT DO NOTHING"
+#define SQL_FORGET \
+	"DELETE FROM idem.idem_access WHERE role OPERATOR(pg_catalog.=) $1 AND level OPERATOR(pg_catalog.=) $2"
+#define SQL_REVOKES \
+	"SELECT pg_catalog.format('REVOKE %s ON %s FROM %I', p.privilege, p.object, pg_catalog.pg_get_userbyid($1))" \
+	" FROM idem.privileges p"
+#define SQL_GRANTS \
+	"SELECT DISTINCT pg_catalog.format('GRANT %s ON %s TO %I', p.privilege, p.object, pg_catalog.pg_get_userbyid(a.role))" \
+	" FROM idem.privileges p JOIN idem.idem_access a ON p.level OPERATOR(pg_catalog.=) a.level" \
+	" WHERE a.role OPERATOR(pg_catalog.=) $1"
+
+PG_FUNCTION_INFO_V1(idem_grant_access);
+PG_FUNCTION_INFO_V1(idem_revoke_access);
+
+void
+idem_owner_enter(IdemOwner *caller)
+{
+	Oid			schema = get_namespace_oid(IDEM_SCHEMA, false);
+	HeapTuple	tuple = SearchSysCache1(NAMESPACEOID, ObjectIdGetDatum(schema));
+	Oid			owner;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for schema %u", schema);
+	owner = ((Form_pg_namespace) GETSTRUCT(tuple))->nspowner;
+	ReleaseSysCache(tuple);
+
+	GetUserIdAndSecContext(&caller->user, &caller->sec_context);
+	SetUserIdAndSecContext(owner, caller->sec_context |
+						   SECURITY_LOCAL_USERID_CHANGE | SECURITY_NOFORCE_RLS);
+}
+
+void
+idem_owner_leave(const IdemOwner *caller)
+{
+	SetUserIdAndSecContext(caller->user, caller->sec_context);
+}
+
+static void
+run(const char *sql, int nargs, Oid *types, Datum *values, int expected)
+{
+	int			rc = SPI_execute_with_args(sql, nargs, types, values, NULL, false, 0);
+
+	if (rc != expected)
+		elog(ERROR, "SPI_execute_with_args returned %s", SPI_result_code_string(rc));
+}
+
+/* runs the statements that a query of ours lists */
+static void
+run_listed(const char *sql, Oid role)
+{
+	Oid			type = OIDOID;
+	Datum		value = ObjectIdGetDatum(role);
+	SPITupleTable *list;
+
+	run(sql, 1, &type, &value, SPI_OK_SELECT);
+	list = SPI_tuptable;
+	for (uint64 i = 0; i < list->numvals; i++)
+		run(SPI_getvalue(list->vals[i], list->tupdesc, 1), 0, NULL, NULL, SPI_OK_UTILITY);
+}
+
+/* stores or removes a level, then makes the role's rights what is stored */
+static void
+change_access(FunctionCallInfo fcinfo, bool grant)
+{
+	Oid			types[3] = {REGROLEOID, TEXTOID, TEXTOID};
+	Datum		values[3];
+	Oid			role;
+	text	   *level;
+	IdemOwner	caller;
+	IdemLedger *ledger;
+	IdemEvent	line = {.event = grant ? "access_granted" : "access_revoked"};
+	StringInfoData detail;
+
+	if (PG_ARGISNULL(0) || PG_ARGISNULL(1))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("role and level must not be null")));
+	role = PG_GETARG_OID(0);
+	level = PG_GETARG_TEXT_PP(1);
+	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("there is no such role")));
+
+	SPI_connect();
+	values[0] = ObjectIdGetDatum(role);
+	values[1] = PointerGetDatum(level);
+	values[2] = CStringGetTextDatum(GetUserNameFromId(GetUserId(), false));
+	idem_owner_enter(&caller);
+	run(SQL_LEVEL_EXISTS, 1, &types[1], &values[1], SPI_OK_SELECT);
+	if (SPI_processed == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("there is no level \"%s\"", text_to_cstring(level)),
+				 errhint("SELECT DISTINCT level FROM idem.privileges shows the levels.")));
+	if (grant)
+		run(SQL_REMEMBER, 3, types, values, SPI_OK_INSERT);
+	else
+		run(SQL_FORGET, 2, types, values, SPI_OK_DELETE);
+	run_listed(SQL_REVOKES, role);
+	run_listed(SQL_GRANTS, role);
+	idem_owner_leave(&caller);
+
+	idem_detail_start(&detail);
+	idem_detail_add(&detail, "role", GetUserNameFromId(role, false));
+	idem_detail_add_text(&detail, "level", level);
+	line.detail = idem_detail_end(&detail);
+	ledger = idem_ledger_open(true);
+	idem_ledger_append(ledger, &line);
+	idem_ledger_close(ledger);
+	SPI_finish();
+}
+
+Datum
+idem_grant_access(PG_FUNCTION_ARGS)
+{
+	change_access(fcinfo, true);
+	PG_RETURN_VOID();
+}
+
+Datum
+idem_revoke_access(PG_FUNCTION_ARGS)
+{
+	change_access(fcinfo, false);
+	PG_RETURN_VOID();
+}

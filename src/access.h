@@ -1,0 +1,26 @@
+/*-------------------------------------------------------------------------
+ *
+ * access.h
+ *	  Acting as the owner of the ledger, and who has which level.
+ *
+ * Copyright (c) 2026, idem_action contributors
+ *
+ * IDENTIFICATION
+ *	  src/access.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_ACCESS_H
+#define IDEM_ACCESS_H
+
+/* the caller's identity, while the code acts as the ledger's owner */
+typedef struct IdemOwner
+{
+	Oid			user;
+	int			sec_context;
+} IdemOwner;
+
+extern void idem_owner_enter(IdemOwner *caller);
+extern void idem_owner_leave(const IdemOwner *caller);
+
+#endif							/* IDEM_ACCESS_H */

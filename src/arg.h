@@ -1,0 +1,42 @@
+/*-------------------------------------------------------------------------
+ *
+ * arg.h
+ *	  Reading, checking and bounding what callers hand in.
+ *
+ * Copyright (c) 2026, idem_action contributors
+ *
+ * IDENTIFICATION
+ *	  src/arg.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_ARG_H
+#define IDEM_ARG_H
+
+#include "idem_action.h"
+
+/* a text argument as a pointer and a length, detoasted */
+typedef struct IdemString
+{
+	const char *data;
+	int			len;
+} IdemString;
+
+extern text *idem_arg_text(FunctionCallInfo fcinfo, int n);
+extern text *idem_arg_label(FunctionCallInfo fcinfo, int n);
+extern Jsonb *idem_arg_content(FunctionCallInfo fcinfo, int n, const char *name);
+extern void idem_arg_uuid(FunctionCallInfo fcinfo, int n, const char *name, pg_uuid_t *id);
+extern bool idem_arg_bool(FunctionCallInfo fcinfo, int n, bool otherwise);
+extern int64 idem_arg_lease(FunctionCallInfo fcinfo, int n);
+extern int64 idem_arg_usec(FunctionCallInfo fcinfo, int n, const char *name);
+extern int	idem_arg_array(FunctionCallInfo fcinfo, int n, const char *name,
+						   Oid type, int expected, Datum **values, bool **nulls);
+
+extern text *idem_text_cut(text *value, int limit);
+extern text *idem_text_clean(text *value, int limit);
+extern void idem_content_check(Jsonb *content, const char *name);
+extern bool idem_interval_usec(const Interval *value, int64 *usec);
+extern char *idem_interval_text(const Interval *value);
+extern char *idem_usec_text(int64 usec);
+
+#endif							/* IDEM_ARG_H */

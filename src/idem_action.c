@@ -1,0 +1,26 @@
+/*-------------------------------------------------------------------------
+ *
+ * idem_action.c
+ *	  Module entry point: one call per module that needs setting up.
+ *
+ * Copyright (c) 2026, idem_action contributors
+ *
+ * IDENTIFICATION
+ *	  src/idem_action.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "compat.h"
+#include "idem_action.h"
+
+IDEM_PG_MODULE_MAGIC;
+
+PGDLLEXPORT void _PG_init(void);
+
+void
+_PG_init(void)
+{
+	idem_guc_init();
+}

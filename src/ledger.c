@@ -1,0 +1,1082 @@
+/*-------------------------------------------------------------------------
+ *
+ * ledger.c
+ *	  One action in the tables: find, insert, update, append to its history.
+ *
+ * What it protects: that a key has one row, and that a row changes only from
+ * the version its change was decided on.
+ *
+ * Finding.  A probe visits all entries of the primary key with a dirty
+ * snapshot, so it sees rows of open transactions and knows whose they are.
+ * The first version with a committed (or own) xmin wins; if somebody else's
+ * open transaction is its xmax, the row is held open.  A dirty scan is not
+ * atomic: it can miss a row that moves to another page meanwhile.  An insert
+ * is safe from that by the unique index; every other call that finds nothing
+ * has to ask idem_ledger_surely_absent.  No probe takes predicate locks: the
+ * ledger is not part of SSI.
+ *
+ * Inserting.  Absent: take the key's advisory lock (a class of its own that
+ * SQL can't reach), probe again, insert heap and index tuples with the primary
+ * key as arbiter, release the lock.  The arbiter neither waits nor raises: on
+ * a conflict the own tuple is deleted and the caller starts over.  The lock
+ * spans just that window, so one transaction can insert any number of rows and
+ * exhausts no lock table; after it, the open row itself is what rivals see.
+ *
+ * Updating.  A version is addressed by its TID.  The active snapshot of the
+ * running statement keeps the line pointer from being re-used, so heap_update
+ * tells for certain whether the version read is still the newest: an update is
+ * a compare-and-swap.  What only adds to the history locks the row first.
+ *
+ * Lock order: table locks, one key lock, one row, its queue entry and events.
+ * Batches go in action_id order.  No session locks, ever.
+ *
+ * Isolation.  Under REPEATABLE READ and above a change to a version that the
+ * transaction snapshot can't see raises 40001, and so does an insert of a key
+ * of which it still sees a row deleted since.
+ *
+ * A crash leaves what the transactions left: an uncommitted claim is gone.  An
+ * acknowledged one is on disk, as the callers force a synchronous commit.
+ *
+ * Storage.  idem_actions has no index but the primary key, since an index on
+ * any column that changes (even in a predicate) ends HOT updates.  What is
+ * pending also stands in idem_queue, ordered as it is handed out; the row and
+ * its queue entry change in the same transaction under the row's lock.  Every
+ * index a DBA adds is maintained.
+ *
+ * Copyright (c) 2026, idem_action contributors
+ *
+ * IDENTIFICATION
+ *	  src/ledger.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "compat.h"
+#include "ledger.h"
+#include "access/heapam.h"
+#include "access/relscan.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/namespace.h"
+#include "commands/sequence.h"
+#include "errors.h"
+#include "executor/tuptable.h"
+#include "key.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "storage/lock.h"
+#include "storage/proc.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+#include "utils/typcache.h"
+
+/* columns of idem_actions */
+enum
+{
+	COL_ACTION_ID,
+	COL_CREATED_AT,
+	COL_REVISION,
+	COL_GENERATION,
+	COL_ATTEMPT,
+	COL_LOST,
+	COL_FAILURES,
+	COL_PRIORITY,
+	COL_UNCERTAIN,
+	COL_UNCERTAIN_BEFORE,
+	COL_MARKED,
+	COL_BEGUN,
+	COL_VERIFYING,
+	COL_APPROVED,
+	COL_CANCEL_REQUESTED,
+	COL_FIRST_CLAIMED_AT,
+	COL_CLAIMED_AT,
+	COL_LEASE_UNTIL,
+	COL_DUE_AT,
+	COL_DOUBT_UNTIL,
+	COL_FINISHED_AT,
+	COL_PURGE_AFTER,
+	COL_FORGET_AFTER,
+	COL_CLAIM_ID,
+	COL_CALL_ID,
+	COL_STATE,
+	COL_SCOPE,
+	COL_INTENT,
+	COL_KEY,
+	COL_REASON,
+	COL_ENDED_BY,
+	COL_WORKER,
+	COL_SOURCE,
+	COL_EVENT_ID,
+	COL_SECRET_ID,
+	COL_PARAMS,
+	COL_PARAMS_DIGEST,
+	COL_DRAFT,
+	COL_EXTERNAL_REF,
+	COL_RESULT,
+	COL_ERROR,
+	ACTION_NCOLS
+};
+
+/* columns of idem_events */
+enum
+{
+	EV_ID,
+	EV_AT,
+	EV_ACTION_ID,
+	EV_GENERATION,
+	EV_ATTEMPT,
+	EV_DURING,
+	EV_CLAIM_ID,
+	EV_INTENT,
+	EV_EVENT,
+	EV_ROLE,
+	EV_ACTOR,
+	EV_WORKER,
+	EV_SOURCE,
+	EV_EVENT_ID,
+	EV_DETAIL,
+	EV_CONTENT,
+	EVENT_NCOLS
+};
+
+/* columns of idem_queue, which are its primary key */
+enum
+{
+	Q_INTENT,
+	Q_PRIORITY,
+	Q_DUE_AT,
+	Q_ACTION_ID,
+	QUEUE_NCOLS
+};
+
+/* a table that rows are written to, its indexes opened when first needed */
+typedef struct Table
+{
+	Relation	rel;
+	TupleTableSlot *slot;		/* what is being written */
+	EState	   *estate;
+	ResultRelInfo *indexes;
+} Table;
+
+struct IdemLedger
+{
+	Table		actions;
+	LOCKMODE	lockmode;
+	Relation	pkey;
+	SnapshotData dirty;
+	IndexScanDesc scan;
+	TupleTableSlot *found;		/* the version last read, its buffer pinned */
+};
+
+static const char *const state_names[] = {
+	[IDEM_PENDING] = "pending",
+	[IDEM_IN_PROGRESS] = "in_progress",
+	[IDEM_COMPLETED] = "completed",
+	[IDEM_FAILED] = "failed",
+	[IDEM_NEEDS_ATTENTION] = "needs_attention",
+	[IDEM_CANCELLED] = "cancelled",
+};
+
+PG_FUNCTION_INFO_V1(idem_violated_invariant);
+
+/*-------------------------------------------------------------------------
+ * Between rows and structs
+ *-------------------------------------------------------------------------
+ */
+
+text *
+idem_state_name(IdemState state)
+{
+	return cstring_to_text(state_names[state]);
+}
+
+static IdemState
+state_of(text *name)
+{
+	for (int i = 0; i < (int) lengthof(state_names); i++)
+	{
+		if (idem_text_is(name, state_names[i]))
+			return i;
+	}
+	elog(ERROR, "unknown state in the ledger");
+}
+
+static inline TimestampTz
+get_time(const Datum *v, const bool *n, int col)
+{
+	return n[col] ? IDEM_NEVER : DatumGetTimestampTz(v[col]);
+}
+
+static inline void *
+get_varlena(const Datum *v, const bool *n, int col)
+{
+	return n[col] ? NULL : (void *) PG_DETOAST_DATUM_PACKED(v[col]);
+}
+
+static inline void *
+get_content(const Datum *v, const bool *n, int col)
+{
+	return n[col] ? NULL : (void *) PG_DETOAST_DATUM(v[col]);
+}
+
+static inline void
+get_uuid(const Datum *v, const bool *n, int col, pg_uuid_t *id)
+{
+	if (n[col])
+		memset(id, 0, sizeof(*id));
+	else
+		memcpy(id, DatumGetUUIDP(v[col]), sizeof(*id));
+}
+
+static void
+action_from_values(const Datum *v, const bool *n, IdemAction *a)
+{
+	get_uuid(v, n, COL_ACTION_ID, &a->action_id);
+	a->created_at = DatumGetTimestampTz(v[COL_CREATED_AT]);
+	a->revision = DatumGetInt64(v[COL_REVISION]);
+	a->generation = DatumGetInt32(v[COL_GENERATION]);
+	a->attempt = DatumGetInt32(v[COL_ATTEMPT]);
+	a->lost = DatumGetInt32(v[COL_LOST]);
+	a->failures = DatumGetInt32(v[COL_FAILURES]);
+	a->priority = DatumGetInt32(v[COL_PRIORITY]);
+	a->uncertain = DatumGetBool(v[COL_UNCERTAIN]);
+	a->uncertain_before = DatumGetBool(v[COL_UNCERTAIN_BEFORE]);
+	a->marked = DatumGetBool(v[COL_MARKED]);
+	a->begun = DatumGetBool(v[COL_BEGUN]);
+	a->verifying = DatumGetBool(v[COL_VERIFYING]);
+	a->approved = DatumGetBool(v[COL_APPROVED]);
+	a->cancel_requested = DatumGetBool(v[COL_CANCEL_REQUESTED]);
+	a->first_claimed_at = get_time(v, n, COL_FIRST_CLAIMED_AT);
+	a->claimed_at = get_time(v, n, COL_CLAIMED_AT);
+	a->lease_until = get_time(v, n, COL_LEASE_UNTIL);
+	a->due_at = get_time(v, n, COL_DUE_AT);
+	a->doubt_until = get_time(v, n, COL_DOUBT_UNTIL);
+	a->finished_at = get_time(v, n, COL_FINISHED_AT);
+	a->purge_after = get_time(v, n, COL_PURGE_AFTER);
+	a->forget_after = get_time(v, n, COL_FORGET_AFTER);
+	get_uuid(v, n, COL_CLAIM_ID, &a->claim_id);
+	get_uuid(v, n, COL_CALL_ID, &a->call_id);
+	a->state = state_of(get_varlena(v, n, COL_STATE));
+	a->scope = get_varlena(v, n, COL_SCOPE);
+	a->intent = get_varlena(v, n, COL_INTENT);
+	a->key = get_varlena(v, n, COL_KEY);
+	a->reason = get_varlena(v, n, COL_REASON);
+	a->ended_by = get_varlena(v, n, COL_ENDED_BY);
+	a->worker = get_varlena(v, n, COL_WORKER);
+	a->source = get_varlena(v, n, COL_SOURCE);
+	a->event_id = get_varlena(v, n, COL_EVENT_ID);
+	a->secret_id = get_varlena(v, n, COL_SECRET_ID);
+	a->params = get_content(v, n, COL_PARAMS);
+	a->params_digest = get_varlena(v, n, COL_PARAMS_DIGEST);
+	a->draft = get_content(v, n, COL_DRAFT);
+	a->external_ref = get_varlena(v, n, COL_EXTERNAL_REF);
+	a->result = get_content(v, n, COL_RESULT);
+	a->error = get_varlena(v, n, COL_ERROR);
+}
+
+static inline void
+put_time(Datum *v, bool *n, int col, TimestampTz value)
+{
+	v[col] = TimestampTzGetDatum(value);
+	n[col] = value == IDEM_NEVER;
+}
+
+static inline void
+put_pointer(Datum *v, bool *n, int col, const void *value)
+{
+	v[col] = PointerGetDatum(value);
+	n[col] = value == NULL;
+}
+
+static inline void
+put_uuid(Datum *v, bool *n, int col, const pg_uuid_t *id)
+{
+	v[col] = UUIDPGetDatum(id);
+	n[col] = idem_uuid_is_null(id);
+}
+
+/*
+ * The only place that makes a row of idem_actions.  The struct has to live as
+ * long as the values.
+ */
+static void
+values_from_action(const IdemAction *a, Datum *v, bool *n)
+{
+	const char *violated = idem_violated_by(a);
+
+	if (violated != NULL)
+		elog(ERROR, "refused to write an action that violates \"%s\"", violated);
+
+	memset(n, 0, ACTION_NCOLS * sizeof(bool));
+	v[COL_ACTION_ID] = UUIDPGetDatum(&a->action_id);
+	v[COL_CREATED_AT] = TimestampTzGetDatum(a->created_at);
+	v[COL_REVISION] = Int64GetDatum(a->revision);
+	v[COL_GENERATION] = Int32GetDatum(a->generation);
+	v[COL_ATTEMPT] = Int32GetDatum(a->attempt);
+	v[COL_LOST] = Int32GetDatum(a->lost);
+	v[COL_FAILURES] = Int32GetDatum(a->failures);
+	v[COL_PRIORITY] = Int32GetDatum(a->priority);
+	v[COL_UNCERTAIN] = BoolGetDatum(a->uncertain);
+	v[COL_UNCERTAIN_BEFORE] = BoolGetDatum(a->uncertain_before);
+	v[COL_MARKED] = BoolGetDatum(a->marked);
+	v[COL_BEGUN] = BoolGetDatum(a->begun);
+	v[COL_VERIFYING] = BoolGetDatum(a->verifying);
+	v[COL_APPROVED] = BoolGetDatum(a->approved);
+	v[COL_CANCEL_REQUESTED] = BoolGetDatum(a->cancel_requested);
+	put_time(v, n, COL_FIRST_CLAIMED_AT, a->first_claimed_at);
+	put_time(v, n, COL_CLAIMED_AT, a->claimed_at);
+	put_time(v, n, COL_LEASE_UNTIL, a->lease_until);
+	put_time(v, n, COL_DUE_AT, a->due_at);
+	put_time(v, n, COL_DOUBT_UNTIL, a->doubt_until);
+	put_time(v, n, COL_FINISHED_AT, a->finished_at);
+	put_time(v, n, COL_PURGE_AFTER, a->purge_after);
+	put_time(v, n, COL_FORGET_AFTER, a->forget_after);
+	put_uuid(v, n, COL_CLAIM_ID, &a->claim_id);
+	put_uuid(v, n, COL_CALL_ID, &a->call_id);
+	put_pointer(v, n, COL_STATE, idem_state_name(a->state));
+	put_pointer(v, n, COL_SCOPE, a->scope);
+	put_pointer(v, n, COL_INTENT, a->intent);
+	put_pointer(v, n, COL_KEY, a->key);
+	put_pointer(v, n, COL_REASON, a->reason);
+	put_pointer(v, n, COL_ENDED_BY, a->ended_by);
+	put_pointer(v, n, COL_WORKER, a->worker);
+	put_pointer(v, n, COL_SOURCE, a->source);
+	put_pointer(v, n, COL_EVENT_ID, a->event_id);
+	put_pointer(v, n, COL_SECRET_ID, a->secret_id);
+	put_pointer(v, n, COL_PARAMS, a->params);
+	put_pointer(v, n, COL_PARAMS_DIGEST, a->params_digest);
+	put_pointer(v, n, COL_DRAFT, a->draft);
+	put_pointer(v, n, COL_EXTERNAL_REF, a->external_ref);
+	put_pointer(v, n, COL_RESULT, a->result);
+	put_pointer(v, n, COL_ERROR, a->error);
+}
+
+/*
+ * The CHECK constraints of idem_actions, by the same names in the same order:
+ * rows written from here do not pass the executor.  NULL where all hold.
+ */
+const char *
+idem_violated_by(const IdemAction *a)
+{
+	bool		held = !idem_uuid_is_null(&a->claim_id);
+	bool		in_progress = a->state == IDEM_IN_PROGRESS;
+	bool		final = IDEM_STATE_IS_FINAL(a->state);
+	bool		finished = a->finished_at != IDEM_NEVER;
+
+	if (a->revision < 1 || a->generation < 1 || a->attempt < 0 || a->lost < 0 || a->failures < 0)
+		return "counters_in_range";
+	if ((a->key == NULL) != (a->secret_id != NULL))
+		return "key_or_secret";
+	if (in_progress && (!held || a->claimed_at == IDEM_NEVER || a->ended_by != NULL))
+		return "in_progress_is_held";
+	if ((a->lease_until != IDEM_NEVER) != in_progress)
+		return "lease_while_in_progress";
+	if (a->lease_until != IDEM_NEVER && TIMESTAMP_NOT_FINITE(a->lease_until))
+		return "lease_is_finite";
+	if ((a->due_at != IDEM_NEVER) != (a->state == IDEM_PENDING))
+		return "due_while_pending";
+	if (finished != final)
+		return "finished_when_final";
+	if ((a->forget_after != IDEM_NEVER) != finished ||
+		(a->purge_after != IDEM_NEVER && !finished))
+		return "retention_when_final";
+	if (finished && a->uncertain)
+		return "final_is_certain";
+	if (a->state == IDEM_NEEDS_ATTENTION && a->reason == NULL)
+		return "attention_has_reason";
+	if (a->verifying && !in_progress)
+		return "verifying_in_progress";
+	if (held != (a->claimed_at != IDEM_NEVER) ||
+		held != (a->first_claimed_at != IDEM_NEVER) ||
+		held != (a->attempt != 0))
+		return "claim_is_whole";
+	if (a->ended_by != NULL && !held)
+		return "ended_claim_exists";
+	return NULL;
+}
+
+/* for the test that compares both lists: the first violated one of a row */
+Datum
+idem_violated_invariant(PG_FUNCTION_ARGS)
+{
+	HeapTupleHeader row = PG_GETARG_HEAPTUPLEHEADER(0);
+	TupleDesc	desc = lookup_rowtype_tupdesc(HeapTupleHeaderGetTypeId(row),
+											  HeapTupleHeaderGetTypMod(row));
+	HeapTupleData tuple;
+	Datum		v[ACTION_NCOLS];
+	bool		n[ACTION_NCOLS];
+	IdemAction	action;
+	const char *violated;
+
+	if (desc->natts != ACTION_NCOLS)
+		elog(ERROR, "not a row of idem_actions");
+	tuple.t_len = HeapTupleHeaderGetDatumLength(row);
+	ItemPointerSetInvalid(&tuple.t_self);
+	tuple.t_tableOid = InvalidOid;
+	tuple.t_data = row;
+	heap_deform_tuple(&tuple, desc, v, n);
+	action_from_values(v, n, &action);
+	violated = idem_violated_by(&action);
+	ReleaseTupleDesc(desc);
+	if (violated == NULL)
+		PG_RETURN_NULL();
+	PG_RETURN_TEXT_P(cstring_to_text(violated));
+}
+
+/*-------------------------------------------------------------------------
+ * Opening and closing
+ *-------------------------------------------------------------------------
+ */
+
+/* a relation of the ledger by its name; never a cached OID */
+Oid
+idem_relation_oid(const char *name)
+{
+	Oid			schema = get_namespace_oid(IDEM_SCHEMA, true);
+	Oid			relid = OidIsValid(schema) ? get_relname_relid(name, schema) : InvalidOid;
+
+	if (!OidIsValid(relid))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the ledger's table \"%s\" is missing", name),
+				 errhint("Create the extension idem_action in this database.")));
+	return relid;
+}
+
+static void
+open_indexes(Table *table)
+{
+	table->estate = CreateExecutorState();
+	table->indexes = makeNode(ResultRelInfo);
+	InitResultRelInfo(table->indexes, table->rel, 1, NULL, 0);
+	ExecOpenIndices(table->indexes, false);
+}
+
+static void
+open_table(Table *table, const char *name, LOCKMODE lockmode)
+{
+	table->rel = table_open(idem_relation_oid(name), lockmode);
+	table->slot = NULL;
+	table->estate = NULL;
+	table->indexes = NULL;
+}
+
+static void
+close_table(Table *table, LOCKMODE lockmode)
+{
+	if (table->slot != NULL)
+		ExecDropSingleTupleTableSlot(table->slot);
+	if (table->indexes != NULL)
+	{
+		ExecCloseIndices(table->indexes);
+		FreeExecutorState(table->estate);
+	}
+	table_close(table->rel, lockmode);
+}
+
+/* an empty slot to write a row of the table from */
+static TupleTableSlot *
+blank_slot(Table *table)
+{
+	if (table->slot == NULL)
+		table->slot = MakeSingleTupleTableSlot(RelationGetDescr(table->rel), &TTSOpsVirtual);
+	else
+		ExecClearTuple(table->slot);
+	return table->slot;
+}
+
+/*
+ * The ledger for one call.  for_writing takes the lock that a writer needs and
+ * refuses where writing is not possible at all.
+ */
+IdemLedger *
+idem_ledger_open(bool for_writing)
+{
+	IdemLedger *ledger = palloc(sizeof(IdemLedger));
+
+	if (for_writing)
+	{
+		PreventCommandIfReadOnly("writing to the ledger");
+		PreventCommandIfParallelMode("writing to the ledger");
+		PreventCommandDuringRecovery("writing to the ledger");
+	}
+	ledger->lockmode = for_writing ? RowExclusiveLock : AccessShareLock;
+	open_table(&ledger->actions, "idem_actions", ledger->lockmode);
+	if (for_writing && ledger->actions.rel->trigdesc != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("table idem_actions has trigger \"%s\"",
+						ledger->actions.rel->trigdesc->triggers[0].tgname),
+				 errdetail("The ledger writes its rows directly, so a trigger or a foreign key on them would not fire."),
+				 errhint("Drop the trigger, or the foreign key that made it.")));
+	if (RelationGetDescr(ledger->actions.rel)->natts != ACTION_NCOLS)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table idem_actions does not fit the loaded library"),
+				 errhint("Run ALTER EXTENSION idem_action UPDATE, or restart sessions that loaded an older library.")));
+	ledger->pkey = NULL;
+	return ledger;
+}
+
+void
+idem_ledger_close(IdemLedger *ledger)
+{
+	if (ledger->pkey != NULL)
+	{
+		index_endscan(ledger->scan);
+		ExecDropSingleTupleTableSlot(ledger->found);
+		index_close(ledger->pkey, ledger->lockmode);
+	}
+	close_table(&ledger->actions, ledger->lockmode);
+	pfree(ledger);
+}
+
+/*-------------------------------------------------------------------------
+ * Finding
+ *-------------------------------------------------------------------------
+ */
+
+static void
+open_scan(IdemLedger *ledger)
+{
+	Oid			pkey = RelationGetPrimaryKeyIndex(ledger->actions.rel, false);
+
+	if (!OidIsValid(pkey))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table idem_actions has lost its primary key")));
+	ledger->pkey = index_open(pkey, ledger->lockmode);
+	ledger->found = table_slot_create(ledger->actions.rel, NULL);
+	InitDirtySnapshot(ledger->dirty);
+	ledger->scan = index_beginscan(ledger->actions.rel, ledger->pkey,
+								   &ledger->dirty, NULL, 1, 0);
+}
+
+static void
+id_key(ScanKey key, const pg_uuid_t *id)
+{
+	ScanKeyInit(key, 1, BTEqualStrategyNumber, F_UUID_EQ, UUIDPGetDatum(id));
+}
+
+/*
+ * Looks the action up and reads the version that counts.  The action's texts
+ * and contents point into that version and live until the next probe or close.
+ */
+IdemFound
+idem_ledger_probe(IdemLedger *ledger, const pg_uuid_t *id,
+				  IdemAction *action, TransactionId *holder)
+{
+	ScanKeyData key;
+	IdemFound	found = IDEM_ABSENT;
+
+	if (ledger->pkey == NULL)
+		open_scan(ledger);
+	*holder = InvalidTransactionId;
+	id_key(&key, id);
+	index_rescan(ledger->scan, &key, 1, NULL, 0);
+	while (index_getnext_slot(ledger->scan, ForwardScanDirection, ledger->found))
+	{
+		if (TransactionIdIsValid(ledger->dirty.xmin))
+		{
+			*holder = ledger->dirty.xmin;
+			found = IDEM_HELD_NEW;
+			continue;
+		}
+		*holder = ledger->dirty.xmax;
+		slot_getallattrs(ledger->found);
+		action_from_values(ledger->found->tts_values, ledger->found->tts_isnull, action);
+		return TransactionIdIsValid(*holder) ? IDEM_HELD : IDEM_PRESENT;
+	}
+	return found;
+}
+
+/* whether any version of the row is visible to the snapshot, read untouched
+ * by predicate locks */
+static bool
+snapshot_sees(IdemLedger *ledger, const pg_uuid_t *id, Snapshot snapshot)
+{
+	TupleTableSlot *slot = table_slot_create(ledger->actions.rel, NULL);
+	IndexScanDesc scan = index_beginscan(ledger->actions.rel, ledger->pkey,
+										 SnapshotAny, NULL, 1, 0);
+	ScanKeyData key;
+	bool		seen = false;
+
+	id_key(&key, id);
+	index_rescan(scan, &key, 1, NULL, 0);
+	while (!seen && index_getnext_slot(scan, ForwardScanDirection, slot))
+		seen = table_tuple_satisfies_snapshot(ledger->actions.rel, slot, snapshot);
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	return seen;
+}
+
+/*
+ * Confirms with a latest MVCC snapshot that an absent row is absent: only such
+ * a scan can't miss a row that is moving.  Under SERIALIZABLE this is the one
+ * read that takes a predicate lock.
+ */
+bool
+idem_ledger_surely_absent(IdemLedger *ledger, const pg_uuid_t *id)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	TupleTableSlot *slot = table_slot_create(ledger->actions.rel, NULL);
+	IndexScanDesc scan = index_beginscan(ledger->actions.rel, ledger->pkey,
+										 snapshot, NULL, 1, 0);
+	ScanKeyData key;
+	bool		found;
+
+	id_key(&key, id);
+	index_rescan(scan, &key, 1, NULL, 0);
+	found = index_getnext_slot(scan, ForwardScanDirection, slot);
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	UnregisterSnapshot(snapshot);
+	return !found;
+}
+
+/* lets go of the version last probed, before a wait */
+void
+idem_ledger_rest(IdemLedger *ledger)
+{
+	if (ledger->pkey != NULL)
+		ExecClearTuple(ledger->found);
+}
+
+/* waits for the end of an open transaction, whatever that end is */
+void
+idem_ledger_wait(TransactionId holder)
+{
+	XactLockTableWait(holder, NULL, NULL, XLTW_None);
+}
+
+/*
+ * The same with a time limit; false where it ran out.  PostgreSQL knows a
+ * limit for lock waits only as lock_timeout, which ends in an error, so the
+ * wait runs in a subtransaction.  Cancel and deadlock go on to the caller, and
+ * so does the caller's own lock_timeout where that is shorter.
+ */
+bool
+idem_ledger_wait_until(TransactionId holder, TimestampTz until)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	long		left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), until);
+	bool		ours = LockTimeout == 0 || left < LockTimeout;
+	volatile bool ended = false;
+
+	if (left <= 0)
+		return false;
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		if (ours)
+		{
+			char		value[32];
+
+			snprintf(value, sizeof(value), "%ldms", left);
+			(void) set_config_option("lock_timeout", value, PGC_USERSET, PGC_S_SESSION,
+									 GUC_ACTION_LOCAL, true, 0, false);
+		}
+		idem_ledger_wait(holder);
+		ended = true;
+	}
+	PG_CATCH();
+	{
+		if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE || !ours)
+			PG_RE_THROW();
+		MemoryContextSwitchTo(context);
+		FlushErrorState();
+	}
+	PG_END_TRY();
+
+	/* in either case: there is nothing to keep, and lock_timeout goes back */
+	RollbackAndReleaseCurrentSubTransaction();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	return ended;
+}
+
+/*-------------------------------------------------------------------------
+ * Writing
+ *-------------------------------------------------------------------------
+ */
+
+static void
+raise_unserializable(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 errmsg("could not serialize access due to concurrent update"),
+			 errdetail("The action was changed after this transaction's snapshot was taken."),
+			 errhint("Run the transaction again.")));
+}
+
+/* writes the row in table->slot and all its index entries */
+static bool
+insert_row(Table *table, Oid arbiter)
+{
+	List	   *arbiters = OidIsValid(arbiter) ? list_make1_oid(arbiter) : NIL;
+	bool		conflict = false;
+
+	if (table->indexes == NULL)
+		open_indexes(table);
+	table_tuple_insert(table->rel, table->slot, GetCurrentCommandId(true), 0, NULL);
+	if (table->indexes->ri_NumIndices > 0)
+		list_free(ExecInsertIndexTuples(table->indexes, table->slot, table->estate,
+										false, OidIsValid(arbiter), &conflict,
+										arbiters, false));
+	return !conflict;
+}
+
+static void
+fill_queue_row(const IdemAction *action, Datum *v)
+{
+	v[Q_INTENT] = PointerGetDatum(action->intent);
+	v[Q_PRIORITY] = Int32GetDatum(action->priority);
+	v[Q_DUE_AT] = TimestampTzGetDatum(action->due_at);
+	v[Q_ACTION_ID] = UUIDPGetDatum(&action->action_id);
+}
+
+static void
+queue_insert(const IdemAction *action)
+{
+	Table		queue;
+	TupleTableSlot *slot;
+
+	open_table(&queue, "idem_queue", RowExclusiveLock);
+	slot = blank_slot(&queue);
+	fill_queue_row(action, slot->tts_values);
+	memset(slot->tts_isnull, false, QUEUE_NCOLS * sizeof(bool));
+	ExecStoreVirtualTuple(slot);
+	insert_row(&queue, InvalidOid);
+	close_table(&queue, RowExclusiveLock);
+}
+
+/* caller has just written the action's row, so nobody else can touch this */
+static void
+queue_delete(const IdemAction *action)
+{
+	static const struct
+	{
+		RegProcedure eq;
+		bool		collated;
+	}			columns[QUEUE_NCOLS] = {
+		[Q_INTENT] = {F_TEXTEQ, true},
+		[Q_PRIORITY] = {F_INT4EQ, false},
+		[Q_DUE_AT] = {F_TIMESTAMPTZ_EQ, false},
+		[Q_ACTION_ID] = {F_UUID_EQ, false},
+	};
+	Table		queue;
+	Relation	pkey;
+	SnapshotData dirty;
+	IndexScanDesc scan;
+	TupleTableSlot *slot;
+	ScanKeyData keys[QUEUE_NCOLS];
+	Datum		v[QUEUE_NCOLS];
+
+	open_table(&queue, "idem_queue", RowExclusiveLock);
+	fill_queue_row(action, v);
+	for (int i = 0; i < QUEUE_NCOLS; i++)
+	{
+		ScanKeyInit(&keys[i], i + 1, BTEqualStrategyNumber, columns[i].eq, v[i]);
+		if (columns[i].collated)
+			keys[i].sk_collation = TupleDescAttr(RelationGetDescr(queue.rel), i)->attcollation;
+	}
+	pkey = index_open(RelationGetPrimaryKeyIndex(queue.rel, false), RowExclusiveLock);
+	slot = table_slot_create(queue.rel, NULL);
+	InitDirtySnapshot(dirty);
+	scan = index_beginscan(queue.rel, pkey, &dirty, NULL, QUEUE_NCOLS, 0);
+	index_rescan(scan, keys, QUEUE_NCOLS, NULL, 0);
+	while (index_getnext_slot(scan, ForwardScanDirection, slot))
+		simple_table_tuple_delete(queue.rel, &slot->tts_tid, SnapshotAny);
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	index_close(pkey, RowExclusiveLock);
+	close_table(&queue, RowExclusiveLock);
+}
+
+/*
+ * Inserts the row of an action that the caller found absent.  With wait false
+ * a rival in the same window makes it IDEM_BUSY, otherwise it waits for it.
+ */
+IdemWrite
+idem_ledger_insert(IdemLedger *ledger, const IdemAction *action, bool wait)
+{
+	LOCKTAG		tag;
+	TransactionId holder;
+	IdemAction	rival;
+	TupleTableSlot *slot;
+	bool		inserted;
+
+	idem_key_locktag(&action->action_id, &tag);
+	if (LockAcquire(&tag, ExclusiveLock, false, !wait) == LOCKACQUIRE_NOT_AVAIL)
+		return IDEM_BUSY;
+	if (idem_ledger_probe(ledger, &action->action_id, &rival, &holder) != IDEM_ABSENT)
+	{
+		LockRelease(&tag, ExclusiveLock, false);
+		return IDEM_CHANGED;
+	}
+	if (IsolationUsesXactSnapshot() &&
+		snapshot_sees(ledger, &action->action_id, GetTransactionSnapshot()))
+		raise_unserializable();
+
+	slot = blank_slot(&ledger->actions);
+	values_from_action(action, slot->tts_values, slot->tts_isnull);
+	ExecStoreVirtualTuple(slot);
+	inserted = insert_row(&ledger->actions, RelationGetRelid(ledger->pkey));
+	if (inserted)
+	{
+		if (action->state == IDEM_PENDING)
+			queue_insert(action);
+	}
+	else
+	{
+		/* a row the probe had missed; ours has to go before anyone sees it */
+		CommandCounterIncrement();
+		simple_table_tuple_delete(ledger->actions.rel, &slot->tts_tid, SnapshotAny);
+	}
+	CommandCounterIncrement();
+	LockRelease(&tag, ExclusiveLock, false);
+	return inserted ? IDEM_WRITTEN : IDEM_CHANGED;
+}
+
+/* what heap_update and heap_lock_tuple say, in our words */
+static IdemWrite
+write_result(TM_Result result)
+{
+	switch (result)
+	{
+		case TM_Ok:
+			return IDEM_WRITTEN;
+		case TM_Updated:
+		case TM_Deleted:
+			return IDEM_CHANGED;
+		case TM_BeingModified:
+		case TM_WouldBlock:
+			return IDEM_BUSY;
+		default:
+			elog(ERROR, "unexpected state of a row of idem_actions: %d", result);
+	}
+}
+
+/* raises 40001 where the version last probed is newer than the snapshot that
+ * the whole transaction lives by */
+void
+idem_ledger_check_visible(IdemLedger *ledger)
+{
+	if (IsolationUsesXactSnapshot() &&
+		!table_tuple_satisfies_snapshot(ledger->actions.rel, ledger->found,
+										GetTransactionSnapshot()))
+		raise_unserializable();
+}
+
+/*
+ * Replaces the version last probed by "after".  "before" is what was read.
+ * With wait false an open holder makes it IDEM_BUSY, otherwise it is waited
+ * for; IDEM_CHANGED then says whether the decision still has its ground.
+ */
+IdemWrite
+idem_ledger_update(IdemLedger *ledger, const IdemAction *before,
+				   const IdemAction *after, bool wait)
+{
+	TupleTableSlot *slot;
+	TM_FailureData failure;
+	LockTupleMode lockmode;
+	TU_UpdateIndexes update_indexes;
+	IdemWrite	written;
+
+	idem_ledger_check_visible(ledger);
+	slot = blank_slot(&ledger->actions);
+	values_from_action(after, slot->tts_values, slot->tts_isnull);
+	ExecStoreVirtualTuple(slot);
+	written = write_result(table_tuple_update(ledger->actions.rel, &ledger->found->tts_tid,
+											  slot, GetCurrentCommandId(true),
+											  SnapshotAny, InvalidSnapshot, wait,
+											  &failure, &lockmode, &update_indexes));
+	if (written != IDEM_WRITTEN)
+		return written;
+	if (update_indexes != TU_None)
+	{
+		if (ledger->actions.indexes == NULL)
+			open_indexes(&ledger->actions);
+		list_free(ExecInsertIndexTuples(ledger->actions.indexes, slot, ledger->actions.estate,
+										true, false, NULL, NIL,
+										update_indexes == TU_Summarizing));
+	}
+	if (before->state == IDEM_PENDING)
+		queue_delete(before);
+	if (after->state == IDEM_PENDING)
+		queue_insert(after);
+	CommandCounterIncrement();
+	return IDEM_WRITTEN;
+}
+
+/*
+ * Locks the version last probed until the end of the transaction, so that
+ * what is added to the history is added once.
+ */
+IdemWrite
+idem_ledger_lock(IdemLedger *ledger)
+{
+	TupleTableSlot *slot;
+	TM_FailureData failure;
+	TM_Result	result;
+
+	idem_ledger_check_visible(ledger);
+	slot = table_slot_create(ledger->actions.rel, NULL);
+	result = table_tuple_lock(ledger->actions.rel, &ledger->found->tts_tid, SnapshotAny,
+							  slot, GetCurrentCommandId(true), LockTupleNoKeyExclusive,
+							  LockWaitBlock, 0, &failure);
+	ExecDropSingleTupleTableSlot(slot);
+	return write_result(result);
+}
+
+/*-------------------------------------------------------------------------
+ * The history
+ *-------------------------------------------------------------------------
+ */
+
+/*
+ * Appends a line to the history.  Where it is about an action, the caller has
+ * just written or locked the action's row.
+ */
+void
+idem_ledger_append(IdemLedger *ledger, const IdemEvent *event)
+{
+	Table		events;
+	TupleTableSlot *slot;
+	Datum	   *v;
+	bool	   *n;
+	Oid			sequence = idem_relation_oid("idem_events_id_seq");
+
+	open_table(&events, "idem_events", RowExclusiveLock);
+	slot = blank_slot(&events);
+	v = slot->tts_values;
+	n = slot->tts_isnull;
+	memset(n, true, EVENT_NCOLS * sizeof(bool));
+
+	v[EV_ID] = Int64GetDatum(nextval_internal(sequence, false));
+	v[EV_AT] = TimestampTzGetDatum(GetCurrentTimestamp());
+	n[EV_ID] = n[EV_AT] = false;
+	if (event->action != NULL)
+	{
+		put_uuid(v, n, EV_ACTION_ID, &event->action->action_id);
+		put_pointer(v, n, EV_INTENT, event->action->intent);
+		v[EV_GENERATION] = Int32GetDatum(event->action->generation);
+		v[EV_ATTEMPT] = Int32GetDatum(event->attempt);
+		v[EV_DURING] = Int32GetDatum(event->action->attempt);
+		n[EV_GENERATION] = n[EV_ATTEMPT] = n[EV_DURING] = false;
+		put_uuid(v, n, EV_CLAIM_ID, &event->claim_id);
+	}
+	else if (event->intent != NULL)
+		put_pointer(v, n, EV_INTENT, cstring_to_text(event->intent));
+	put_pointer(v, n, EV_EVENT, cstring_to_text(event->event));
+	put_pointer(v, n, EV_ROLE, cstring_to_text(GetUserNameFromId(GetUserId(), false)));
+	put_pointer(v, n, EV_ACTOR, event->actor);
+	put_pointer(v, n, EV_WORKER, event->worker);
+	put_pointer(v, n, EV_SOURCE, event->source);
+	put_pointer(v, n, EV_EVENT_ID, event->event_id);
+	put_pointer(v, n, EV_DETAIL, event->detail);
+	put_pointer(v, n, EV_CONTENT, event->content);
+	ExecStoreVirtualTuple(slot);
+	insert_row(&events, InvalidOid);
+	close_table(&events, RowExclusiveLock);
+	CommandCounterIncrement();
+}
+
+/* a walk over the events of one action, in the order they were written */
+typedef struct EventWalk
+{
+	Relation	rel;
+	Relation	index;
+	LOCKMODE	lockmode;
+	SnapshotData dirty;
+	IndexScanDesc scan;
+	TupleTableSlot *slot;
+} EventWalk;
+
+static void
+walk_start(EventWalk *walk, const pg_uuid_t *id, LOCKMODE lockmode)
+{
+	ScanKeyData key;
+
+	walk->lockmode = lockmode;
+	walk->rel = table_open(idem_relation_oid("idem_events"), lockmode);
+	walk->index = index_open(idem_relation_oid("idem_events_action"), lockmode);
+	walk->slot = table_slot_create(walk->rel, NULL);
+	InitDirtySnapshot(walk->dirty);
+	walk->scan = index_beginscan(walk->rel, walk->index, &walk->dirty, NULL, 1, 0);
+	id_key(&key, id);
+	index_rescan(walk->scan, &key, 1, NULL, 0);
+}
+
+static bool
+walk_next(EventWalk *walk)
+{
+	while (index_getnext_slot(walk->scan, ForwardScanDirection, walk->slot))
+	{
+		if (!TransactionIdIsValid(walk->dirty.xmin))
+			return true;
+	}
+	return false;
+}
+
+static void
+walk_end(EventWalk *walk)
+{
+	index_endscan(walk->scan);
+	ExecDropSingleTupleTableSlot(walk->slot);
+	index_close(walk->index, walk->lockmode);
+	table_close(walk->rel, walk->lockmode);
+}
+
+/*
+ * The action's history, oldest first, as a list of IdemPast.  Events are
+ * written under the row's lock: a caller that has to see all of them holds it.
+ */
+List *
+idem_ledger_past(const pg_uuid_t *id)
+{
+	EventWalk	walk;
+	List	   *past = NIL;
+
+	walk_start(&walk, id, AccessShareLock);
+	while (walk_next(&walk))
+	{
+		TupleTableSlot *slot = walk.slot;
+		IdemPast   *line = palloc0(sizeof(IdemPast));
+
+		slot_getallattrs(slot);
+		line->event = TextDatumGetCString(slot->tts_values[EV_EVENT]);
+		get_uuid(slot->tts_values, slot->tts_isnull, EV_CLAIM_ID, &line->claim_id);
+		line->generation = DatumGetInt32(slot->tts_values[EV_GENERATION]);
+		line->attempt = DatumGetInt32(slot->tts_values[EV_ATTEMPT]);
+		line->during = DatumGetInt32(slot->tts_values[EV_DURING]);
+		if (!slot->tts_isnull[EV_DETAIL])
+			line->detail = DatumGetJsonbPCopy(slot->tts_values[EV_DETAIL]);
+		past = lappend(past, line);
+	}
+	walk_end(&walk);
+	return past;
+}
+
+/* the history goes with the row; caller holds the row's lock */
+void
+idem_ledger_forget_past(const pg_uuid_t *id)
+{
+	EventWalk	walk;
+
+	walk_start(&walk, id, RowExclusiveLock);
+	while (walk_next(&walk))
+		simple_table_tuple_delete(walk.rel, &walk.slot->tts_tid, SnapshotAny);
+	walk_end(&walk);
+	CommandCounterIncrement();
+}

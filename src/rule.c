@@ -1,0 +1,658 @@
+/*-------------------------------------------------------------------------
+ *
+ * rule.c
+ *	  Rules: what an intent's actions may do, stored, cached and printed.
+ *
+ * Every call on an action needs its intent's rule, so each backend keeps the
+ * rules it has used.  idem_rules has a statement trigger that sends a relcache
+ * invalidation of the table; it reaches the other sessions at commit, the own
+ * session at once and again on rollback, and empties the cache.  Callers open
+ * the ledger first (taking a table lock handles pending invalidations) and ask
+ * for the rule afterwards, so a change holds from the next call on.
+ *
+ * A rule is read by a scan that is not MVCC, so that it neither depends on the
+ * transaction's snapshot nor takes predicate locks.  Such a scan can miss a
+ * row that is being replaced; before a rule counts as missing, a scan with the
+ * latest MVCC snapshot has to agree.
+ *
+ * Copyright (c) 2026, idem_action contributors
+ *
+ * IDENTIFICATION
+ *	  src/rule.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "compat.h"
+#include "rule.h"
+#include "access.h"
+#include "access/table.h"
+#include "arg.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_type.h"
+#include "commands/trigger.h"
+#include "errors.h"
+#include "executor/spi.h"
+#include "key.h"
+#include "ledger.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/hsearch.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+/* columns of idem_rules, and arguments of define_rule in the same order */
+enum
+{
+	RULE_INTENT,
+	RULE_UNIQUE_BY,
+	RULE_RESOLVED_BY,
+	RULE_NEW_WHEN,
+	RULE_ON_UNCERTAIN,
+	RULE_PROVIDER_WINDOW,
+	RULE_SETTLE,
+	RULE_LEASE,
+	RULE_MARKS_EFFECT,
+	RULE_MAX_ATTEMPTS,
+	RULE_MAX_FAILURES,
+	RULE_RETRY_DELAY,
+	RULE_KEEP_CONTENT,
+	RULE_KEEP_KEY,
+	RULE_REQUIRES_APPROVAL,
+	RULE_SCOPED,
+	RULE_RERUN_BY,
+	RULE_WORKER_ROLE,
+	RULE_RESOLVER_ROLE,
+	RULE_CONFIDENTIAL_KEY,
+	RULE_CONFIDENTIAL_FIELDS,
+	RULE_NCOLS
+};
+
+static const char *const on_uncertain_names[] = {
+	[IDEM_REVIEW] = "review",
+	[IDEM_SEARCH] = "verify",
+	[IDEM_RETRY] = "retry",
+	[IDEM_REPEAT] = "repeat",
+};
+
+/* what an omitted setting means */
+static const IdemRule defaults = {
+	.unique_by = "its key",
+	.resolved_by = "nobody named",
+	.new_when = "only on a deliberate rerun",
+	.on_uncertain = IDEM_REVIEW,
+	.settle = 2 * USECS_PER_MINUTE,
+	.lease = 5 * USECS_PER_MINUTE,
+	.max_attempts = 3,
+	.max_failures = 12,
+	.retry_delay = 30 * USECS_PER_SEC,
+	.keep_content = {.day = 90},
+	.keep_key = {.day = 400},
+	.rerun_by = "resolver",
+};
+
+#define INTENT_SIZE 260			/* IDEM_MAX_INTENT and its end, rounded up */
+
+typedef struct RuleEntry
+{
+	char		intent[INTENT_SIZE];
+	IdemRule	rule;
+} RuleEntry;
+
+static HTAB *cache = NULL;
+static MemoryContext cache_context = NULL;
+static bool cache_valid = false;
+static Oid	cache_relid = InvalidOid;
+
+PG_FUNCTION_INFO_V1(idem_define_rule);
+PG_FUNCTION_INFO_V1(idem_drop_rule);
+PG_FUNCTION_INFO_V1(idem_describe_rule);
+PG_FUNCTION_INFO_V1(idem_rules_changed);
+
+static void
+forget_cached_rules(Datum arg, Oid relid)
+{
+	if (relid == cache_relid || !OidIsValid(relid))
+		cache_valid = false;
+}
+
+/* an empty cache, its callback registered once per backend */
+static void
+reset_cache(Oid relid)
+{
+	HASHCTL		ctl = {0};
+
+	if (cache_context == NULL)
+	{
+		cache_context = AllocSetContextCreate(CacheMemoryContext,
+											  "idem_action cache",
+											  ALLOCSET_SMALL_SIZES);
+		CacheRegisterRelcacheCallback(forget_cached_rules, (Datum) 0);
+	}
+	MemoryContextReset(cache_context);
+	ctl.keysize = INTENT_SIZE;
+	ctl.entrysize = sizeof(RuleEntry);
+	ctl.hcxt = cache_context;
+	cache = hash_create("idem_action rules", 32, &ctl,
+						HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
+	cache_relid = relid;
+	cache_valid = true;
+}
+
+static int
+on_uncertain_of(const char *name)
+{
+	for (int i = 0; i < (int) lengthof(on_uncertain_names); i++)
+	{
+		if (strcmp(on_uncertain_names[i], name) == 0)
+			return i;
+	}
+	return -1;
+}
+
+/* a stored interval in microseconds; the CHECKs of define_rule have passed */
+static int64
+stored_usec(Datum value, bool isnull)
+{
+	int64		usec = 0;
+
+	if (!isnull && !idem_interval_usec(DatumGetIntervalP(value), &usec))
+		elog(ERROR, "stored interval out of range");
+	return usec;
+}
+
+/* the rule in a row of idem_rules, its strings in cache_context */
+static void
+rule_from_row(HeapTuple tuple, TupleDesc desc, IdemRule *rule)
+{
+	Datum		v[RULE_NCOLS];
+	bool		n[RULE_NCOLS];
+	MemoryContext old;
+
+	if (desc->natts != RULE_NCOLS)
+		elog(ERROR, "idem_rules has %d columns, this library knows %d", desc->natts, RULE_NCOLS);
+	heap_deform_tuple(tuple, desc, v, n);
+
+	old = MemoryContextSwitchTo(cache_context);
+	rule->intent = TextDatumGetCString(v[RULE_INTENT]);
+	rule->unique_by = TextDatumGetCString(v[RULE_UNIQUE_BY]);
+	rule->resolved_by = TextDatumGetCString(v[RULE_RESOLVED_BY]);
+	rule->new_when = TextDatumGetCString(v[RULE_NEW_WHEN]);
+	rule->rerun_by = TextDatumGetCString(v[RULE_RERUN_BY]);
+	MemoryContextSwitchTo(old);
+
+	rule->on_uncertain = on_uncertain_of(TextDatumGetCString(v[RULE_ON_UNCERTAIN]));
+	rule->provider_window = stored_usec(v[RULE_PROVIDER_WINDOW], n[RULE_PROVIDER_WINDOW]);
+	rule->settle = stored_usec(v[RULE_SETTLE], false);
+	rule->lease = stored_usec(v[RULE_LEASE], false);
+	rule->marks_effect = DatumGetBool(v[RULE_MARKS_EFFECT]);
+	rule->max_attempts = DatumGetInt32(v[RULE_MAX_ATTEMPTS]);
+	rule->max_failures = DatumGetInt32(v[RULE_MAX_FAILURES]);
+	rule->retry_delay = stored_usec(v[RULE_RETRY_DELAY], false);
+	rule->keep_content = *DatumGetIntervalP(v[RULE_KEEP_CONTENT]);
+	rule->keep_key = *DatumGetIntervalP(v[RULE_KEEP_KEY]);
+	rule->requires_approval = DatumGetBool(v[RULE_REQUIRES_APPROVAL]);
+	rule->scoped = DatumGetBool(v[RULE_SCOPED]);
+	rule->worker_role = n[RULE_WORKER_ROLE] ? InvalidOid : DatumGetObjectId(v[RULE_WORKER_ROLE]);
+	rule->resolver_role = n[RULE_RESOLVER_ROLE] ? InvalidOid : DatumGetObjectId(v[RULE_RESOLVER_ROLE]);
+}
+
+/* reads one row of idem_rules; false where the snapshot shows none */
+static bool
+read_rule(Relation rel, const char *intent, Snapshot snapshot, IdemRule *rule)
+{
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	bool		found;
+
+	ScanKeyInit(&key, RULE_INTENT + 1, BTEqualStrategyNumber, F_TEXTEQ,
+				CStringGetTextDatum(intent));
+	key.sk_collation = TupleDescAttr(RelationGetDescr(rel), RULE_INTENT)->attcollation;
+	scan = systable_beginscan(rel, RelationGetPrimaryKeyIndex(rel, false), true,
+							  snapshot, 1, &key);
+	tuple = systable_getnext(scan);
+	found = HeapTupleIsValid(tuple);
+	if (found)
+		rule_from_row(tuple, RelationGetDescr(rel), rule);
+	systable_endscan(scan);
+	return found;
+}
+
+/*
+ * The rule of an intent, valid until the next call of this function.  Where
+ * there is none, it is an error IA005 if one is required; what is already in
+ * the ledger goes on by the defaults, so that no report is ever refused.
+ */
+const IdemRule *
+idem_rule_of(const char *intent, int len, bool required)
+{
+	char		name[INTENT_SIZE];
+	RuleEntry  *entry;
+	IdemRule	rule;
+	Relation	rel;
+	bool		found;
+
+	if (len >= INTENT_SIZE)
+		elog(ERROR, "intent was not checked");
+	memcpy(name, intent, len);
+	memset(name + len, 0, INTENT_SIZE - len);
+
+	if (cache_valid)
+	{
+		entry = hash_search(cache, name, HASH_FIND, NULL);
+		if (entry != NULL)
+			return &entry->rule;
+	}
+
+	rel = table_open(idem_relation_oid("idem_rules"), AccessShareLock);
+	if (!cache_valid)
+		reset_cache(RelationGetRelid(rel));
+	found = read_rule(rel, name, SnapshotSelf, &rule);
+	if (!found)
+	{
+		Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+
+		found = read_rule(rel, name, snapshot, &rule);
+		UnregisterSnapshot(snapshot);
+	}
+	table_close(rel, AccessShareLock);
+
+	if (!found)
+	{
+		if (required)
+			ereport(ERROR,
+					(errcode(ERRCODE_IDEM_NO_RULE),
+					 errmsg("intent \"%s\" has no rule", name),
+					 errhint("Call idem.define_rule(intent => '%s', unique_by => '...', resolved_by => '...').", name)));
+		return &defaults;
+	}
+	entry = hash_search(cache, name, HASH_ENTER, NULL);
+	entry->rule = rule;
+	return &entry->rule;
+}
+
+/*
+ * Retention runs from the end of the action, on the calendar of UTC.
+ */
+void
+idem_rule_start_retention(const IdemRule *rule, IdemAction *action)
+{
+	Datum		end = TimestampGetDatum(action->finished_at);
+
+	action->purge_after =
+		DatumGetTimestamp(DirectFunctionCall2(timestamp_pl_interval, end,
+											  IntervalPGetDatum(&rule->keep_content)));
+	action->forget_after =
+		DatumGetTimestamp(DirectFunctionCall2(timestamp_pl_interval, end,
+											  IntervalPGetDatum(&rule->keep_key)));
+}
+
+/*-------------------------------------------------------------------------
+ * define_rule
+ *-------------------------------------------------------------------------
+ */
+
+static void
+bad_setting(const char *setting, const char *wanted)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("setting %s must be %s", setting, wanted)));
+}
+
+static void
+not_yet(const char *setting)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("setting %s is not available in this version", setting),
+			 errhint("Leave %s at its default.", setting)));
+}
+
+/* a sentence a person will read: required, not blank */
+static const char *
+sentence_arg(FunctionCallInfo fcinfo, int n, const char *name, const char *otherwise)
+{
+	char	   *value;
+
+	if (PG_ARGISNULL(n))
+	{
+		if (otherwise == NULL)
+			bad_setting(name, "given: a sentence that a colleague understands");
+		return otherwise;
+	}
+	value = text_to_cstring(PG_GETARG_TEXT_PP(n));
+	if (value[strspn(value, " \t\n\r")] == '\0')
+		bad_setting(name, "a sentence that a colleague understands, not blank");
+	return value;
+}
+
+static int64
+duration_arg(FunctionCallInfo fcinfo, int n, const char *name, int64 otherwise, bool positive)
+{
+	int64		usec;
+
+	if (PG_ARGISNULL(n))
+		return otherwise;
+	if (!idem_interval_usec(PG_GETARG_INTERVAL_P(n), &usec) ||
+		usec < (positive ? 1 : 0) || usec > 100 * 365 * USECS_PER_DAY)
+		bad_setting(name, positive ? "longer than nothing and shorter than a century"
+					: "shorter than a century and not negative");
+	return usec;
+}
+
+static int32
+count_arg(FunctionCallInfo fcinfo, int n, const char *name, int32 otherwise)
+{
+	if (PG_ARGISNULL(n))
+		return otherwise;
+	if (PG_GETARG_INT32(n) < 1)
+		bad_setting(name, "at least 1");
+	return PG_GETARG_INT32(n);
+}
+
+/* the settings as given, every bound checked */
+static void
+rule_from_args(FunctionCallInfo fcinfo, IdemRule *rule)
+{
+	int64		content_usec;
+	int64		key_usec;
+
+	*rule = defaults;
+	rule->intent = sentence_arg(fcinfo, RULE_INTENT, "intent", NULL);
+	idem_check_intent(strlen(rule->intent));
+	rule->unique_by = sentence_arg(fcinfo, RULE_UNIQUE_BY, "unique_by", NULL);
+	rule->resolved_by = sentence_arg(fcinfo, RULE_RESOLVED_BY, "resolved_by", NULL);
+	rule->new_when = sentence_arg(fcinfo, RULE_NEW_WHEN, "new_when", defaults.new_when);
+
+	if (!PG_ARGISNULL(RULE_ON_UNCERTAIN))
+	{
+		int			i = on_uncertain_of(text_to_cstring(PG_GETARG_TEXT_PP(RULE_ON_UNCERTAIN)));
+
+		if (i < 0)
+			bad_setting("on_uncertain", "review, verify, retry or repeat");
+		rule->on_uncertain = i;
+	}
+	rule->provider_window = duration_arg(fcinfo, RULE_PROVIDER_WINDOW, "provider_window", 0, true);
+	if (rule->on_uncertain == IDEM_RETRY && rule->provider_window == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("on_uncertain \"retry\" needs a provider_window"),
+				 errdetail("Trying again is safe only as long as the provider remembers the key."),
+				 errhint("Set provider_window to what the provider promises, or use on_uncertain => 'review'.")));
+	rule->settle = duration_arg(fcinfo, RULE_SETTLE, "settle", defaults.settle, false);
+	rule->lease = duration_arg(fcinfo, RULE_LEASE, "lease", defaults.lease, true);
+	rule->marks_effect = idem_arg_bool(fcinfo, RULE_MARKS_EFFECT, false);
+	rule->max_attempts = count_arg(fcinfo, RULE_MAX_ATTEMPTS, "max_attempts", defaults.max_attempts);
+	rule->max_failures = count_arg(fcinfo, RULE_MAX_FAILURES, "max_failures", defaults.max_failures);
+	rule->retry_delay = duration_arg(fcinfo, RULE_RETRY_DELAY, "retry_delay", defaults.retry_delay, false);
+
+	content_usec = duration_arg(fcinfo, RULE_KEEP_CONTENT, "keep_content",
+								defaults.keep_content.day * USECS_PER_DAY, false);
+	key_usec = duration_arg(fcinfo, RULE_KEEP_KEY, "keep_key",
+							defaults.keep_key.day * USECS_PER_DAY, true);
+	if (key_usec < content_usec)
+		bad_setting("keep_key", "at least as long as keep_content: a key outlives its contents");
+	if (!PG_ARGISNULL(RULE_KEEP_CONTENT))
+		rule->keep_content = *PG_GETARG_INTERVAL_P(RULE_KEEP_CONTENT);
+	if (!PG_ARGISNULL(RULE_KEEP_KEY))
+		rule->keep_key = *PG_GETARG_INTERVAL_P(RULE_KEEP_KEY);
+
+	rule->requires_approval = idem_arg_bool(fcinfo, RULE_REQUIRES_APPROVAL, false);
+	rule->scoped = idem_arg_bool(fcinfo, RULE_SCOPED, false);
+	if (!PG_ARGISNULL(RULE_RERUN_BY))
+	{
+		rule->rerun_by = text_to_cstring(PG_GETARG_TEXT_PP(RULE_RERUN_BY));
+		if (strcmp(rule->rerun_by, "resolver") != 0 &&
+			strcmp(rule->rerun_by, "worker") != 0 &&
+			strcmp(rule->rerun_by, "nobody") != 0)
+			bad_setting("rerun_by", "resolver, worker or nobody");
+	}
+
+	/* settings whose feature this version does not have */
+	if (rule->on_uncertain == IDEM_SEARCH)
+		not_yet("on_uncertain \"verify\"");
+	if (rule->requires_approval)
+		not_yet("requires_approval");
+	if (!PG_ARGISNULL(RULE_WORKER_ROLE))
+		not_yet("worker_role");
+	if (!PG_ARGISNULL(RULE_RESOLVER_ROLE))
+		not_yet("resolver_role");
+	if (idem_arg_bool(fcinfo, RULE_CONFIDENTIAL_KEY, false))
+		not_yet("confidential_key");
+	if (!PG_ARGISNULL(RULE_CONFIDENTIAL_FIELDS))
+		not_yet("confidential_fields");
+}
+
+static Datum
+usec_datum(int64 usec)
+{
+	Interval   *value = palloc0(sizeof(Interval));
+
+	value->day = usec / USECS_PER_DAY;
+	value->time = usec % USECS_PER_DAY;
+	return IntervalPGetDatum(value);
+}
+
+/* one statement of ours, run through SPI; its result code has to be as said */
+static void
+run(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls, int expected)
+{
+	int			rc = SPI_execute_with_args(sql, nargs, types, values, nulls, false, 0);
+
+	if (rc != expected)
+		elog(ERROR, "SPI_execute_with_args returned %s", SPI_result_code_string(rc));
+}
+
+#define SQL_LOCK_RULES \
+	"LOCK TABLE idem.idem_rules IN SHARE ROW EXCLUSIVE MODE"
+#define SQL_LOCK_ACTIONS \
+	"LOCK TABLE idem.idem_actions IN SHARE ROW EXCLUSIVE MODE"
+#define SQL_DELETE_RULE \
+	"DELETE FROM idem.idem_rules WHERE intent OPERATOR(pg_catalog.=) $1"
+#define SQL_INSERT_RULE \
+	"INSERT INTO idem.idem_rules VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, NULL, NULL, false, NULL)"
+#define SQL_SHOW_RULE \
+	"SELECT pg_catalog.to_jsonb(r) FROM idem.idem_rules r WHERE intent OPERATOR(pg_catalog.=) $1"
+#define SQL_INTENT_IN_USE \
+	"SELECT FROM idem.idem_actions WHERE intent OPERATOR(pg_catalog.=) $1 LIMIT 1"
+#define RULE_NPARAMS 17
+
+/* stores the rule in place of an older one; caller has connected SPI */
+static void
+store_rule(const IdemRule *rule)
+{
+	static Oid	types[RULE_NPARAMS] = {
+		TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, INTERVALOID, INTERVALOID,
+		INTERVALOID, BOOLOID, INT4OID, INT4OID, INTERVALOID, INTERVALOID,
+		INTERVALOID, BOOLOID, BOOLOID, TEXTOID
+	};
+	Datum		v[RULE_NPARAMS];
+	char		nulls[RULE_NPARAMS];
+
+	memset(nulls, ' ', sizeof(nulls));
+	if (rule->provider_window == 0)
+		nulls[RULE_PROVIDER_WINDOW] = 'n';
+	v[RULE_INTENT] = CStringGetTextDatum(rule->intent);
+	v[RULE_UNIQUE_BY] = CStringGetTextDatum(rule->unique_by);
+	v[RULE_RESOLVED_BY] = CStringGetTextDatum(rule->resolved_by);
+	v[RULE_NEW_WHEN] = CStringGetTextDatum(rule->new_when);
+	v[RULE_ON_UNCERTAIN] = CStringGetTextDatum(on_uncertain_names[rule->on_uncertain]);
+	v[RULE_PROVIDER_WINDOW] = usec_datum(rule->provider_window);
+	v[RULE_SETTLE] = usec_datum(rule->settle);
+	v[RULE_LEASE] = usec_datum(rule->lease);
+	v[RULE_MARKS_EFFECT] = BoolGetDatum(rule->marks_effect);
+	v[RULE_MAX_ATTEMPTS] = Int32GetDatum(rule->max_attempts);
+	v[RULE_MAX_FAILURES] = Int32GetDatum(rule->max_failures);
+	v[RULE_RETRY_DELAY] = usec_datum(rule->retry_delay);
+	v[RULE_KEEP_CONTENT] = IntervalPGetDatum(&rule->keep_content);
+	v[RULE_KEEP_KEY] = IntervalPGetDatum(&rule->keep_key);
+	v[RULE_REQUIRES_APPROVAL] = BoolGetDatum(rule->requires_approval);
+	v[RULE_SCOPED] = BoolGetDatum(rule->scoped);
+	v[RULE_RERUN_BY] = CStringGetTextDatum(rule->rerun_by);
+
+	run(SQL_LOCK_RULES, 0, NULL, NULL, NULL, SPI_OK_UTILITY);
+	run(SQL_DELETE_RULE, 1, types, v, NULL, SPI_OK_DELETE);
+	run(SQL_INSERT_RULE, RULE_NPARAMS, types, v, nulls, SPI_OK_INSERT);
+}
+
+/* the stored rule as jsonb, for the history; caller has connected SPI */
+static Jsonb *
+stored_rule(const char *intent)
+{
+	Oid			type = TEXTOID;
+	Datum		value = CStringGetTextDatum(intent);
+	bool		isnull;
+
+	run(SQL_SHOW_RULE, 1, &type, &value, NULL, SPI_OK_SELECT);
+	if (SPI_processed == 0)
+		return NULL;
+	return DatumGetJsonbPCopy(SPI_getbinval(SPI_tuptable->vals[0],
+											SPI_tuptable->tupdesc, 1, &isnull));
+}
+
+/* a line of the history about a rule */
+static void
+record_change(const char *event, const char *intent, Jsonb *detail)
+{
+	IdemLedger *ledger = idem_ledger_open(true);
+	IdemEvent	line = {.event = event, .intent = intent, .detail = detail};
+
+	idem_ledger_append(ledger, &line);
+	idem_ledger_close(ledger);
+}
+
+/* "what makes an action unique, ..." in words that follow from the settings */
+static char *
+describe(const IdemRule *rule, const char *intent)
+{
+	StringInfoData s;
+
+	initStringInfo(&s);
+	appendStringInfo(&s, "Rule of \"%s\"\n", intent);
+	appendStringInfo(&s, "What makes an action unique: %s.%s\n", rule->unique_by,
+					 rule->scoped ? " Each scope counts apart and must be named." : "");
+	appendStringInfo(&s, "When a new one is allowed: %s. ", rule->new_when);
+	if (strcmp(rule->rerun_by, "nobody") == 0)
+		appendStringInfoString(&s, "Nobody may rerun it.\n");
+	else
+		appendStringInfo(&s, "A %s may rerun it.\n", rule->rerun_by);
+	appendStringInfo(&s, "How long it is remembered: contents %s, key and external reference %s, counted from the end of the action. While unresolved it is kept without limit.\n",
+					 idem_interval_text(&rule->keep_content), idem_interval_text(&rule->keep_key));
+	appendStringInfo(&s, "When a retry is safe: a claim is protected for %s. ", idem_usec_text(rule->lease));
+	if (rule->marks_effect)
+		appendStringInfoString(&s, "An attempt lost before begin_effect did nothing and is tried again. ");
+	switch (rule->on_uncertain)
+	{
+		case IDEM_REVIEW:
+			appendStringInfoString(&s, "An attempt that may have taken effect is never repeated without a person's word.");
+			break;
+		case IDEM_SEARCH:
+			appendStringInfo(&s, "An attempt that may have taken effect is searched for outside first, not before %s have passed.",
+							 idem_usec_text(rule->settle));
+			break;
+		case IDEM_RETRY:
+			appendStringInfo(&s, "An attempt that may have taken effect is repeated with the same provider key, as long as it ends within %s of the first claim; later a person decides.",
+							 idem_usec_text(rule->provider_window));
+			break;
+		case IDEM_REPEAT:
+			appendStringInfoString(&s, "An attempt that may have taken effect is repeated: doing it twice harms nobody.");
+			break;
+	}
+	appendStringInfo(&s, " After %d lost attempt%s or %d clean failure%s a person decides; the delay after a failure starts at %s.\n",
+					 rule->max_attempts, rule->max_attempts == 1 ? "" : "s",
+					 rule->max_failures, rule->max_failures == 1 ? "" : "s",
+					 idem_usec_text(rule->retry_delay));
+	if (rule->requires_approval)
+		appendStringInfoString(&s, "Nothing is handed out before a person has approved the draft.\n");
+	appendStringInfo(&s, "Who resolves doubt: %s.", rule->resolved_by);
+	return s.data;
+}
+
+Datum
+idem_define_rule(PG_FUNCTION_ARGS)
+{
+	IdemRule	rule;
+	IdemOwner	caller;
+	Jsonb	   *detail;
+
+	rule_from_args(fcinfo, &rule);
+
+	idem_owner_enter(&caller);
+	SPI_connect();
+	store_rule(&rule);
+	detail = stored_rule(rule.intent);
+	idem_owner_leave(&caller);
+	record_change("rule_defined", rule.intent, detail);
+	SPI_finish();
+
+	PG_RETURN_TEXT_P(cstring_to_text(describe(&rule, rule.intent)));
+}
+
+Datum
+idem_drop_rule(PG_FUNCTION_ARGS)
+{
+	Oid			type = TEXTOID;
+	Datum		value;
+	char	   *intent;
+	IdemOwner	caller;
+	Jsonb	   *detail;
+
+	if (PG_ARGISNULL(0))
+		bad_setting("intent", "given");
+	intent = text_to_cstring(PG_GETARG_TEXT_PP(0));
+
+	idem_owner_enter(&caller);
+	SPI_connect();
+	value = CStringGetTextDatum(intent);
+
+	/* waits for open claims, so that none is left without its rule */
+	run(SQL_LOCK_ACTIONS, 0, NULL, NULL, NULL, SPI_OK_UTILITY);
+	run(SQL_LOCK_RULES, 0, NULL, NULL, NULL, SPI_OK_UTILITY);
+	run(SQL_INTENT_IN_USE, 1, &type, &value, NULL, SPI_OK_SELECT);
+	if (SPI_processed > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("intent \"%s\" still has actions", intent),
+				 errhint("A rule goes when its last action has been forgotten.")));
+	detail = stored_rule(intent);
+	if (detail == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_IDEM_NO_RULE),
+				 errmsg("intent \"%s\" has no rule", intent)));
+	run(SQL_DELETE_RULE, 1, &type, &value, NULL, SPI_OK_DELETE);
+	idem_owner_leave(&caller);
+	record_change("rule_dropped", intent, detail);
+	SPI_finish();
+	PG_RETURN_VOID();
+}
+
+Datum
+idem_describe_rule(PG_FUNCTION_ARGS)
+{
+	char	   *intent;
+
+	if (PG_ARGISNULL(0))
+		bad_setting("intent", "given");
+	intent = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	idem_check_intent(strlen(intent));
+	PG_RETURN_TEXT_P(cstring_to_text(describe(idem_rule_of(intent, strlen(intent), idem_require_rule), intent)));
+}
+
+/* statement trigger on idem_rules: every session forgets what it has cached */
+Datum
+idem_rules_changed(PG_FUNCTION_ARGS)
+{
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function was not called by the trigger manager")));
+	CacheInvalidateRelcache(((TriggerData *) fcinfo->context)->tg_relation);
+	PG_RETURN_POINTER(NULL);
+}

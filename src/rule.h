@@ -1,0 +1,54 @@
+/*-------------------------------------------------------------------------
+ *
+ * rule.h
+ *	  The policy of an intent.
+ *
+ * Copyright (c) 2026, idem_action contributors
+ *
+ * IDENTIFICATION
+ *	  src/rule.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_RULE_H
+#define IDEM_RULE_H
+
+#include "idem_action.h"
+
+/* what to do with an attempt whose outcome is not known */
+typedef enum IdemOnUncertain
+{
+	IDEM_REVIEW,				/* a person decides */
+	IDEM_SEARCH,				/* search outside before acting again */
+	IDEM_RETRY,					/* the provider honours our key for a while */
+	IDEM_REPEAT					/* doing it twice harms nobody */
+} IdemOnUncertain;
+
+/* durations in microseconds; 0 where there is none */
+typedef struct IdemRule
+{
+	const char *intent;
+	const char *unique_by;
+	const char *resolved_by;
+	const char *new_when;
+	IdemOnUncertain on_uncertain;
+	int64		provider_window;
+	int64		settle;
+	int64		lease;
+	bool		marks_effect;
+	int32		max_attempts;
+	int32		max_failures;
+	int64		retry_delay;
+	Interval	keep_content;
+	Interval	keep_key;
+	bool		requires_approval;
+	bool		scoped;
+	const char *rerun_by;
+	Oid			worker_role;
+	Oid			resolver_role;
+} IdemRule;
+
+extern const IdemRule *idem_rule_of(const char *intent, int len, bool required);
+extern void idem_rule_start_retention(const IdemRule *rule, IdemAction *action);
+
+#endif							/* IDEM_RULE_H */
