@@ -29,12 +29,14 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_type.h"
+#include "detail.h"
 #include "errors.h"
 #include "executor/spi.h"
 #include "idem_action.h"
 #include "ledger.h"
-#include "detail.h"
 #include "miscadmin.h"
+#include "nodes/value.h"
+#include "parser/parse_func.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/syscache.h"
@@ -80,6 +82,23 @@ idem_owner_leave(const IdemOwner *caller)
 	SetUserIdAndSecContext(caller->user, caller->sec_context);
 }
 
+/*
+ * Whether a role has the level operator, that is, may call resolve_action: the
+ * functions that workers share with resolvers ask for it.
+ */
+bool
+idem_is_operator(Oid user)
+{
+	List	   *name = list_make2(makeString(pstrdup(IDEM_SCHEMA)), makeString(pstrdup("resolve_action")));
+	Oid			function = LookupFuncName(name, -1, NULL, true);
+
+	return OidIsValid(function) &&
+		DatumGetBool(DirectFunctionCall3(has_function_privilege_id_id,
+										 ObjectIdGetDatum(user),
+										 ObjectIdGetDatum(function),
+										 CStringGetTextDatum("EXECUTE")));
+}
+
 static void
 run(const char *sql, int nargs, Oid *types, Datum *values, int expected)
 {
@@ -112,7 +131,6 @@ change_access(FunctionCallInfo fcinfo, bool grant)
 	Oid			role;
 	text	   *level;
 	IdemOwner	caller;
-	IdemLedger *ledger;
 	IdemEvent	line = {.event = grant ? "access_granted" : "access_revoked"};
 	StringInfoData detail;
 
@@ -150,9 +168,7 @@ change_access(FunctionCallInfo fcinfo, bool grant)
 	idem_detail_add(&detail, "role", GetUserNameFromId(role, false));
 	idem_detail_add_text(&detail, "level", level);
 	line.detail = idem_detail_end(&detail);
-	ledger = idem_ledger_open(true);
-	idem_ledger_append(ledger, &line);
-	idem_ledger_close(ledger);
+	idem_ledger_append(&line);
 	SPI_finish();
 }
 

@@ -22,5 +22,6 @@ typedef struct IdemOwner
 
 extern void idem_owner_enter(IdemOwner *caller);
 extern void idem_owner_leave(const IdemOwner *caller);
+extern bool idem_is_operator(Oid user);
 
 #endif							/* IDEM_ACCESS_H */

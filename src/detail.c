@@ -61,6 +61,13 @@ idem_detail_add_bool(StringInfo buf, const char *name, bool value)
 }
 
 void
+idem_detail_add_int(StringInfo buf, const char *name, int64 value)
+{
+	add_name(buf, name);
+	appendStringInfo(buf, INT64_FORMAT, value);
+}
+
+void
 idem_detail_add_json(StringInfo buf, const char *name, Jsonb *value)
 {
 	if (value == NULL)
@@ -93,6 +100,18 @@ idem_detail_string(Jsonb *detail, const char *name)
 	if (value == NULL || value->type != jbvString)
 		return NULL;
 	return pnstrdup(value->val.string.val, value->val.string.len);
+}
+
+/* 0 where the name is missing or not a number */
+int64
+idem_detail_int(Jsonb *detail, const char *name)
+{
+	JsonbValue *value = value_of(detail, name);
+
+	if (value == NULL || value->type != jbvNumeric)
+		return 0;
+	return DatumGetInt64(DirectFunctionCall1(numeric_int8,
+											 NumericGetDatum(value->val.numeric)));
 }
 
 /* false where the name is missing or not a boolean */

@@ -87,6 +87,7 @@ typedef struct IdemAction
 	bool		verifying;		/* handed out to be searched for */
 	bool		approved;
 	bool		cancel_requested;
+	bool		purged;			/* the contents are gone */
 	IdemState	state;
 
 	/* the last claim of the generation */

@@ -64,9 +64,11 @@
 #include "executor/tuptable.h"
 #include "key.h"
 #include "miscadmin.h"
+#include "queue.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
+#include "table.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
@@ -95,6 +97,7 @@ enum
 	COL_VERIFYING,
 	COL_APPROVED,
 	COL_CANCEL_REQUESTED,
+	COL_PURGED,
 	COL_FIRST_CLAIMED_AT,
 	COL_CLAIMED_AT,
 	COL_LEASE_UNTIL,
@@ -146,28 +149,9 @@ enum
 	EVENT_NCOLS
 };
 
-/* columns of idem_queue, which are its primary key */
-enum
-{
-	Q_INTENT,
-	Q_PRIORITY,
-	Q_DUE_AT,
-	Q_ACTION_ID,
-	QUEUE_NCOLS
-};
-
-/* a table that rows are written to, its indexes opened when first needed */
-typedef struct Table
-{
-	Relation	rel;
-	TupleTableSlot *slot;		/* what is being written */
-	EState	   *estate;
-	ResultRelInfo *indexes;
-} Table;
-
 struct IdemLedger
 {
-	Table		actions;
+	IdemTable	actions;
 	LOCKMODE	lockmode;
 	Relation	pkey;
 	SnapshotData dirty;
@@ -253,6 +237,7 @@ action_from_values(const Datum *v, const bool *n, IdemAction *a)
 	a->verifying = DatumGetBool(v[COL_VERIFYING]);
 	a->approved = DatumGetBool(v[COL_APPROVED]);
 	a->cancel_requested = DatumGetBool(v[COL_CANCEL_REQUESTED]);
+	a->purged = DatumGetBool(v[COL_PURGED]);
 	a->first_claimed_at = get_time(v, n, COL_FIRST_CLAIMED_AT);
 	a->claimed_at = get_time(v, n, COL_CLAIMED_AT);
 	a->lease_until = get_time(v, n, COL_LEASE_UNTIL);
@@ -330,6 +315,7 @@ values_from_action(const IdemAction *a, Datum *v, bool *n)
 	v[COL_VERIFYING] = BoolGetDatum(a->verifying);
 	v[COL_APPROVED] = BoolGetDatum(a->approved);
 	v[COL_CANCEL_REQUESTED] = BoolGetDatum(a->cancel_requested);
+	v[COL_PURGED] = BoolGetDatum(a->purged);
 	put_time(v, n, COL_FIRST_CLAIMED_AT, a->first_claimed_at);
 	put_time(v, n, COL_CLAIMED_AT, a->claimed_at);
 	put_time(v, n, COL_LEASE_UNTIL, a->lease_until);
@@ -380,8 +366,9 @@ idem_violated_by(const IdemAction *a)
 		return "lease_while_in_progress";
 	if (a->lease_until != IDEM_NEVER && TIMESTAMP_NOT_FINITE(a->lease_until))
 		return "lease_is_finite";
-	if ((a->due_at != IDEM_NEVER) != (a->state == IDEM_PENDING))
-		return "due_while_pending";
+	if (a->due_at == IDEM_NEVER ? a->state == IDEM_PENDING :
+		a->state != IDEM_PENDING && !in_progress)
+		return "due_while_open";
 	if (finished != final)
 		return "finished_when_final";
 	if ((a->forget_after != IDEM_NEVER) != finished ||
@@ -435,63 +422,6 @@ idem_violated_invariant(PG_FUNCTION_ARGS)
  *-------------------------------------------------------------------------
  */
 
-/* a relation of the ledger by its name; never a cached OID */
-Oid
-idem_relation_oid(const char *name)
-{
-	Oid			schema = get_namespace_oid(IDEM_SCHEMA, true);
-	Oid			relid = OidIsValid(schema) ? get_relname_relid(name, schema) : InvalidOid;
-
-	if (!OidIsValid(relid))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("the ledger's table \"%s\" is missing", name),
-				 errhint("Create the extension idem_action in this database.")));
-	return relid;
-}
-
-static void
-open_indexes(Table *table)
-{
-	table->estate = CreateExecutorState();
-	table->indexes = makeNode(ResultRelInfo);
-	InitResultRelInfo(table->indexes, table->rel, 1, NULL, 0);
-	ExecOpenIndices(table->indexes, false);
-}
-
-static void
-open_table(Table *table, const char *name, LOCKMODE lockmode)
-{
-	table->rel = table_open(idem_relation_oid(name), lockmode);
-	table->slot = NULL;
-	table->estate = NULL;
-	table->indexes = NULL;
-}
-
-static void
-close_table(Table *table, LOCKMODE lockmode)
-{
-	if (table->slot != NULL)
-		ExecDropSingleTupleTableSlot(table->slot);
-	if (table->indexes != NULL)
-	{
-		ExecCloseIndices(table->indexes);
-		FreeExecutorState(table->estate);
-	}
-	table_close(table->rel, lockmode);
-}
-
-/* an empty slot to write a row of the table from */
-static TupleTableSlot *
-blank_slot(Table *table)
-{
-	if (table->slot == NULL)
-		table->slot = MakeSingleTupleTableSlot(RelationGetDescr(table->rel), &TTSOpsVirtual);
-	else
-		ExecClearTuple(table->slot);
-	return table->slot;
-}
-
 /*
  * The ledger for one call.  for_writing takes the lock that a writer needs and
  * refuses where writing is not possible at all.
@@ -508,7 +438,7 @@ idem_ledger_open(bool for_writing)
 		PreventCommandDuringRecovery("writing to the ledger");
 	}
 	ledger->lockmode = for_writing ? RowExclusiveLock : AccessShareLock;
-	open_table(&ledger->actions, "idem_actions", ledger->lockmode);
+	idem_table_open(&ledger->actions, "idem_actions", ledger->lockmode);
 	if (for_writing && ledger->actions.rel->trigdesc != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -534,7 +464,7 @@ idem_ledger_close(IdemLedger *ledger)
 		ExecDropSingleTupleTableSlot(ledger->found);
 		index_close(ledger->pkey, ledger->lockmode);
 	}
-	close_table(&ledger->actions, ledger->lockmode);
+	idem_table_close(&ledger->actions, ledger->lockmode);
 	pfree(ledger);
 }
 
@@ -719,90 +649,6 @@ raise_unserializable(void)
 			 errhint("Run the transaction again.")));
 }
 
-/* writes the row in table->slot and all its index entries */
-static bool
-insert_row(Table *table, Oid arbiter)
-{
-	List	   *arbiters = OidIsValid(arbiter) ? list_make1_oid(arbiter) : NIL;
-	bool		conflict = false;
-
-	if (table->indexes == NULL)
-		open_indexes(table);
-	table_tuple_insert(table->rel, table->slot, GetCurrentCommandId(true), 0, NULL);
-	if (table->indexes->ri_NumIndices > 0)
-		list_free(ExecInsertIndexTuples(table->indexes, table->slot, table->estate,
-										false, OidIsValid(arbiter), &conflict,
-										arbiters, false));
-	return !conflict;
-}
-
-static void
-fill_queue_row(const IdemAction *action, Datum *v)
-{
-	v[Q_INTENT] = PointerGetDatum(action->intent);
-	v[Q_PRIORITY] = Int32GetDatum(action->priority);
-	v[Q_DUE_AT] = TimestampTzGetDatum(action->due_at);
-	v[Q_ACTION_ID] = UUIDPGetDatum(&action->action_id);
-}
-
-static void
-queue_insert(const IdemAction *action)
-{
-	Table		queue;
-	TupleTableSlot *slot;
-
-	open_table(&queue, "idem_queue", RowExclusiveLock);
-	slot = blank_slot(&queue);
-	fill_queue_row(action, slot->tts_values);
-	memset(slot->tts_isnull, false, QUEUE_NCOLS * sizeof(bool));
-	ExecStoreVirtualTuple(slot);
-	insert_row(&queue, InvalidOid);
-	close_table(&queue, RowExclusiveLock);
-}
-
-/* caller has just written the action's row, so nobody else can touch this */
-static void
-queue_delete(const IdemAction *action)
-{
-	static const struct
-	{
-		RegProcedure eq;
-		bool		collated;
-	}			columns[QUEUE_NCOLS] = {
-		[Q_INTENT] = {F_TEXTEQ, true},
-		[Q_PRIORITY] = {F_INT4EQ, false},
-		[Q_DUE_AT] = {F_TIMESTAMPTZ_EQ, false},
-		[Q_ACTION_ID] = {F_UUID_EQ, false},
-	};
-	Table		queue;
-	Relation	pkey;
-	SnapshotData dirty;
-	IndexScanDesc scan;
-	TupleTableSlot *slot;
-	ScanKeyData keys[QUEUE_NCOLS];
-	Datum		v[QUEUE_NCOLS];
-
-	open_table(&queue, "idem_queue", RowExclusiveLock);
-	fill_queue_row(action, v);
-	for (int i = 0; i < QUEUE_NCOLS; i++)
-	{
-		ScanKeyInit(&keys[i], i + 1, BTEqualStrategyNumber, columns[i].eq, v[i]);
-		if (columns[i].collated)
-			keys[i].sk_collation = TupleDescAttr(RelationGetDescr(queue.rel), i)->attcollation;
-	}
-	pkey = index_open(RelationGetPrimaryKeyIndex(queue.rel, false), RowExclusiveLock);
-	slot = table_slot_create(queue.rel, NULL);
-	InitDirtySnapshot(dirty);
-	scan = index_beginscan(queue.rel, pkey, &dirty, NULL, QUEUE_NCOLS, 0);
-	index_rescan(scan, keys, QUEUE_NCOLS, NULL, 0);
-	while (index_getnext_slot(scan, ForwardScanDirection, slot))
-		simple_table_tuple_delete(queue.rel, &slot->tts_tid, SnapshotAny);
-	index_endscan(scan);
-	ExecDropSingleTupleTableSlot(slot);
-	index_close(pkey, RowExclusiveLock);
-	close_table(&queue, RowExclusiveLock);
-}
-
 /*
  * Inserts the row of an action that the caller found absent.  With wait false
  * a rival in the same window makes it IDEM_BUSY, otherwise it waits for it.
@@ -828,14 +674,13 @@ idem_ledger_insert(IdemLedger *ledger, const IdemAction *action, bool wait)
 		snapshot_sees(ledger, &action->action_id, GetTransactionSnapshot()))
 		raise_unserializable();
 
-	slot = blank_slot(&ledger->actions);
+	slot = idem_table_slot(&ledger->actions);
 	values_from_action(action, slot->tts_values, slot->tts_isnull);
 	ExecStoreVirtualTuple(slot);
-	inserted = insert_row(&ledger->actions, RelationGetRelid(ledger->pkey));
+	inserted = idem_table_insert(&ledger->actions, RelationGetRelid(ledger->pkey));
 	if (inserted)
 	{
-		if (action->state == IDEM_PENDING)
-			queue_insert(action);
+		idem_queue_add(action);
 	}
 	else
 	{
@@ -894,7 +739,7 @@ idem_ledger_update(IdemLedger *ledger, const IdemAction *before,
 	IdemWrite	written;
 
 	idem_ledger_check_visible(ledger);
-	slot = blank_slot(&ledger->actions);
+	slot = idem_table_slot(&ledger->actions);
 	values_from_action(after, slot->tts_values, slot->tts_isnull);
 	ExecStoreVirtualTuple(slot);
 	written = write_result(table_tuple_update(ledger->actions.rel, &ledger->found->tts_tid,
@@ -903,18 +748,9 @@ idem_ledger_update(IdemLedger *ledger, const IdemAction *before,
 											  &failure, &lockmode, &update_indexes));
 	if (written != IDEM_WRITTEN)
 		return written;
-	if (update_indexes != TU_None)
-	{
-		if (ledger->actions.indexes == NULL)
-			open_indexes(&ledger->actions);
-		list_free(ExecInsertIndexTuples(ledger->actions.indexes, slot, ledger->actions.estate,
-										true, false, NULL, NIL,
-										update_indexes == TU_Summarizing));
-	}
-	if (before->state == IDEM_PENDING)
-		queue_delete(before);
-	if (after->state == IDEM_PENDING)
-		queue_insert(after);
+	idem_table_index_update(&ledger->actions, update_indexes);
+	idem_queue_remove(before);
+	idem_queue_add(after);
 	CommandCounterIncrement();
 	return IDEM_WRITTEN;
 }
@@ -949,16 +785,16 @@ idem_ledger_lock(IdemLedger *ledger)
  * just written or locked the action's row.
  */
 void
-idem_ledger_append(IdemLedger *ledger, const IdemEvent *event)
+idem_ledger_append(const IdemEvent *event)
 {
-	Table		events;
+	IdemTable	events;
 	TupleTableSlot *slot;
 	Datum	   *v;
 	bool	   *n;
 	Oid			sequence = idem_relation_oid("idem_events_id_seq");
 
-	open_table(&events, "idem_events", RowExclusiveLock);
-	slot = blank_slot(&events);
+	idem_table_open(&events, "idem_events", RowExclusiveLock);
+	slot = idem_table_slot(&events);
 	v = slot->tts_values;
 	n = slot->tts_isnull;
 	memset(n, true, EVENT_NCOLS * sizeof(bool));
@@ -987,8 +823,8 @@ idem_ledger_append(IdemLedger *ledger, const IdemEvent *event)
 	put_pointer(v, n, EV_DETAIL, event->detail);
 	put_pointer(v, n, EV_CONTENT, event->content);
 	ExecStoreVirtualTuple(slot);
-	insert_row(&events, InvalidOid);
-	close_table(&events, RowExclusiveLock);
+	idem_table_insert(&events, InvalidOid);
+	idem_table_close(&events, RowExclusiveLock);
 	CommandCounterIncrement();
 }
 
@@ -1055,7 +891,13 @@ idem_ledger_past(const pg_uuid_t *id)
 		IdemPast   *line = palloc0(sizeof(IdemPast));
 
 		slot_getallattrs(slot);
+		line->at = DatumGetTimestampTz(slot->tts_values[EV_AT]);
 		line->event = TextDatumGetCString(slot->tts_values[EV_EVENT]);
+		line->role = TextDatumGetCString(slot->tts_values[EV_ROLE]);
+		if (!slot->tts_isnull[EV_ACTOR])
+			line->actor = TextDatumGetCString(slot->tts_values[EV_ACTOR]);
+		if (!slot->tts_isnull[EV_WORKER])
+			line->worker = TextDatumGetCString(slot->tts_values[EV_WORKER]);
 		get_uuid(slot->tts_values, slot->tts_isnull, EV_CLAIM_ID, &line->claim_id);
 		line->generation = DatumGetInt32(slot->tts_values[EV_GENERATION]);
 		line->attempt = DatumGetInt32(slot->tts_values[EV_ATTEMPT]);
@@ -1078,5 +920,46 @@ idem_ledger_forget_past(const pg_uuid_t *id)
 	while (walk_next(&walk))
 		simple_table_tuple_delete(walk.rel, &walk.slot->tts_tid, SnapshotAny);
 	walk_end(&walk);
+	CommandCounterIncrement();
+}
+
+/*
+ * Takes contents and free texts out of the history of an action that is
+ * erased; who did what and when stays.  Caller holds the row's lock.
+ */
+void
+idem_ledger_redact_past(const pg_uuid_t *id)
+{
+	static const char *const free_texts[] = {"error", "reason", "note", "draft"};
+	EventWalk	walk;
+	IdemTable	events;
+	List	   *lines = NIL;
+	ListCell   *lc;
+
+	/* all of them first: the walk would meet what the updates write */
+	walk_start(&walk, id, RowExclusiveLock);
+	while (walk_next(&walk))
+		lines = lappend(lines, ExecCopySlotHeapTuple(walk.slot));
+	walk_end(&walk);
+
+	idem_table_open(&events, "idem_events", RowExclusiveLock);
+	foreach(lc, lines)
+	{
+		HeapTuple	line = lfirst(lc);
+		TupleTableSlot *slot = idem_table_slot(&events);
+		TU_UpdateIndexes update_indexes;
+
+		heap_deform_tuple(line, RelationGetDescr(events.rel), slot->tts_values, slot->tts_isnull);
+		slot->tts_isnull[EV_CONTENT] = true;
+		for (int i = 0; i < (int) lengthof(free_texts) && !slot->tts_isnull[EV_DETAIL]; i++)
+			slot->tts_values[EV_DETAIL] =
+				DirectFunctionCall2(jsonb_delete, slot->tts_values[EV_DETAIL],
+									CStringGetTextDatum(free_texts[i]));
+		ExecStoreVirtualTuple(slot);
+		simple_table_tuple_update(events.rel, &line->t_self, slot, SnapshotAny,
+								  &update_indexes);
+		idem_table_index_update(&events, update_indexes);
+	}
+	idem_table_close(&events, RowExclusiveLock);
 	CommandCounterIncrement();
 }

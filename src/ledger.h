@@ -36,7 +36,11 @@ typedef enum IdemWrite
 /* a report that the history holds; facts as far as they are compared */
 typedef struct IdemPast
 {
+	TimestampTz at;
 	char	   *event;
+	char	   *role;
+	char	   *actor;
+	char	   *worker;
 	pg_uuid_t	claim_id;
 	int32		generation;
 	int32		attempt;			/* the one it speaks of */
@@ -45,8 +49,6 @@ typedef struct IdemPast
 } IdemPast;
 
 typedef struct IdemLedger IdemLedger;
-
-extern Oid	idem_relation_oid(const char *name);
 
 extern IdemLedger *idem_ledger_open(bool for_writing);
 extern void idem_ledger_close(IdemLedger *ledger);
@@ -64,9 +66,10 @@ extern IdemWrite idem_ledger_insert(IdemLedger *ledger, const IdemAction *action
 extern IdemWrite idem_ledger_update(IdemLedger *ledger, const IdemAction *before,
 									const IdemAction *after, bool wait);
 extern IdemWrite idem_ledger_lock(IdemLedger *ledger);
-extern void idem_ledger_append(IdemLedger *ledger, const IdemEvent *event);
+extern void idem_ledger_append(const IdemEvent *event);
 extern List *idem_ledger_past(const pg_uuid_t *id);
 extern void idem_ledger_forget_past(const pg_uuid_t *id);
+extern void idem_ledger_redact_past(const pg_uuid_t *id);
 
 extern text *idem_state_name(IdemState state);
 extern const char *idem_violated_by(const IdemAction *action);

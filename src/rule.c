@@ -36,7 +36,9 @@
 #include "executor/spi.h"
 #include "key.h"
 #include "ledger.h"
-#include "utils/array.h"
+#include "miscadmin.h"
+#include "table.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/hsearch.h"
@@ -44,6 +46,7 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 #include "utils/timestamp.h"
 
 /* columns of idem_rules, and arguments of define_rule in the same order */
@@ -112,7 +115,8 @@ static Oid	cache_relid = InvalidOid;
 PG_FUNCTION_INFO_V1(idem_define_rule);
 PG_FUNCTION_INFO_V1(idem_drop_rule);
 PG_FUNCTION_INFO_V1(idem_describe_rule);
-PG_FUNCTION_INFO_V1(idem_rules_changed);
+PG_FUNCTION_INFO_V1(idem_may_see);
+PG_FUNCTION_INFO_V1(idem_settings_changed);
 
 static void
 forget_cached_rules(Datum arg, Oid relid)
@@ -277,6 +281,63 @@ idem_rule_of(const char *intent, int len, bool required)
 	return &entry->rule;
 }
 
+/* a role that was dropped matches nobody, not even a superuser */
+static bool
+is_member(Oid user, Oid role)
+{
+	return SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)) &&
+		has_privs_of_role(user, role);
+}
+
+/* may the caller claim, take and report? */
+bool
+idem_rule_lets_act(const IdemRule *rule)
+{
+	return !OidIsValid(rule->worker_role) || is_member(GetUserId(), rule->worker_role);
+}
+
+/* may the caller decide, as far as the rule goes? */
+bool
+idem_rule_lets_decide(const IdemRule *rule)
+{
+	return !OidIsValid(rule->resolver_role) || is_member(GetUserId(), rule->resolver_role);
+}
+
+/*
+ * May a role see the intent?  Whoever acts or decides does; where only the
+ * workers are named, every operator decides and so sees.
+ */
+bool
+idem_rule_lets_see(const IdemRule *rule, Oid user)
+{
+	bool		acts = OidIsValid(rule->worker_role);
+	bool		decides = OidIsValid(rule->resolver_role);
+
+	if (!acts && !decides)
+		return true;
+	return (acts && is_member(user, rule->worker_role)) ||
+		(decides && is_member(user, rule->resolver_role)) ||
+		(!decides && idem_is_operator(user));
+}
+
+/*
+ * idem.may_see(intent, role): what the views are filtered by.  An intent
+ * without a rule restricts nobody.
+ */
+Datum
+idem_may_see(PG_FUNCTION_ARGS)
+{
+	Oid			role = PG_ARGISNULL(1) ? GetUserId() : PG_GETARG_OID(1);
+	text	   *intent;
+
+	if (PG_ARGISNULL(0))
+		PG_RETURN_NULL();
+	intent = PG_GETARG_TEXT_PP(0);
+	PG_RETURN_BOOL(idem_rule_lets_see(idem_rule_of(VARDATA_ANY(intent),
+												   VARSIZE_ANY_EXHDR(intent), false),
+									  role));
+}
+
 /*
  * Retention runs from the end of the action, on the calendar of UTC.
  */
@@ -357,6 +418,16 @@ count_arg(FunctionCallInfo fcinfo, int n, const char *name, int32 otherwise)
 	return PG_GETARG_INT32(n);
 }
 
+static Oid
+role_arg(FunctionCallInfo fcinfo, int n, const char *name)
+{
+	if (PG_ARGISNULL(n))
+		return InvalidOid;
+	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(PG_GETARG_OID(n))))
+		bad_setting(name, "an existing role");
+	return PG_GETARG_OID(n);
+}
+
 /* the settings as given, every bound checked */
 static void
 rule_from_args(FunctionCallInfo fcinfo, IdemRule *rule)
@@ -415,15 +486,10 @@ rule_from_args(FunctionCallInfo fcinfo, IdemRule *rule)
 			bad_setting("rerun_by", "resolver, worker or nobody");
 	}
 
+	rule->worker_role = role_arg(fcinfo, RULE_WORKER_ROLE, "worker_role");
+	rule->resolver_role = role_arg(fcinfo, RULE_RESOLVER_ROLE, "resolver_role");
+
 	/* settings whose feature this version does not have */
-	if (rule->on_uncertain == IDEM_SEARCH)
-		not_yet("on_uncertain \"verify\"");
-	if (rule->requires_approval)
-		not_yet("requires_approval");
-	if (!PG_ARGISNULL(RULE_WORKER_ROLE))
-		not_yet("worker_role");
-	if (!PG_ARGISNULL(RULE_RESOLVER_ROLE))
-		not_yet("resolver_role");
 	if (idem_arg_bool(fcinfo, RULE_CONFIDENTIAL_KEY, false))
 		not_yet("confidential_key");
 	if (!PG_ARGISNULL(RULE_CONFIDENTIAL_FIELDS))
@@ -457,12 +523,12 @@ run(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls, in
 #define SQL_DELETE_RULE \
 	"DELETE FROM idem.idem_rules WHERE intent OPERATOR(pg_catalog.=) $1"
 #define SQL_INSERT_RULE \
-	"INSERT INTO idem.idem_rules VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, NULL, NULL, false, NULL)"
+	"INSERT INTO idem.idem_rules VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, false, NULL)"
 #define SQL_SHOW_RULE \
 	"SELECT pg_catalog.to_jsonb(r) FROM idem.idem_rules r WHERE intent OPERATOR(pg_catalog.=) $1"
 #define SQL_INTENT_IN_USE \
 	"SELECT FROM idem.idem_actions WHERE intent OPERATOR(pg_catalog.=) $1 LIMIT 1"
-#define RULE_NPARAMS 17
+#define RULE_NPARAMS 19
 
 /* stores the rule in place of an older one; caller has connected SPI */
 static void
@@ -471,7 +537,7 @@ store_rule(const IdemRule *rule)
 	static Oid	types[RULE_NPARAMS] = {
 		TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, INTERVALOID, INTERVALOID,
 		INTERVALOID, BOOLOID, INT4OID, INT4OID, INTERVALOID, INTERVALOID,
-		INTERVALOID, BOOLOID, BOOLOID, TEXTOID
+		INTERVALOID, BOOLOID, BOOLOID, TEXTOID, REGROLEOID, REGROLEOID
 	};
 	Datum		v[RULE_NPARAMS];
 	char		nulls[RULE_NPARAMS];
@@ -479,6 +545,10 @@ store_rule(const IdemRule *rule)
 	memset(nulls, ' ', sizeof(nulls));
 	if (rule->provider_window == 0)
 		nulls[RULE_PROVIDER_WINDOW] = 'n';
+	if (!OidIsValid(rule->worker_role))
+		nulls[RULE_WORKER_ROLE] = 'n';
+	if (!OidIsValid(rule->resolver_role))
+		nulls[RULE_RESOLVER_ROLE] = 'n';
 	v[RULE_INTENT] = CStringGetTextDatum(rule->intent);
 	v[RULE_UNIQUE_BY] = CStringGetTextDatum(rule->unique_by);
 	v[RULE_RESOLVED_BY] = CStringGetTextDatum(rule->resolved_by);
@@ -496,6 +566,8 @@ store_rule(const IdemRule *rule)
 	v[RULE_REQUIRES_APPROVAL] = BoolGetDatum(rule->requires_approval);
 	v[RULE_SCOPED] = BoolGetDatum(rule->scoped);
 	v[RULE_RERUN_BY] = CStringGetTextDatum(rule->rerun_by);
+	v[RULE_WORKER_ROLE] = ObjectIdGetDatum(rule->worker_role);
+	v[RULE_RESOLVER_ROLE] = ObjectIdGetDatum(rule->resolver_role);
 
 	run(SQL_LOCK_RULES, 0, NULL, NULL, NULL, SPI_OK_UTILITY);
 	run(SQL_DELETE_RULE, 1, types, v, NULL, SPI_OK_DELETE);
@@ -521,11 +593,17 @@ stored_rule(const char *intent)
 static void
 record_change(const char *event, const char *intent, Jsonb *detail)
 {
-	IdemLedger *ledger = idem_ledger_open(true);
 	IdemEvent	line = {.event = event, .intent = intent, .detail = detail};
 
-	idem_ledger_append(ledger, &line);
-	idem_ledger_close(ledger);
+	idem_ledger_append(&line);
+}
+
+static const char *
+role_name(Oid role)
+{
+	char	   *name = GetUserNameFromId(role, true);
+
+	return name != NULL ? name : "a role that was dropped, so nobody";
 }
 
 /* "what makes an action unique, ..." in words that follow from the settings */
@@ -571,6 +649,10 @@ describe(const IdemRule *rule, const char *intent)
 					 idem_usec_text(rule->retry_delay));
 	if (rule->requires_approval)
 		appendStringInfoString(&s, "Nothing is handed out before a person has approved the draft.\n");
+	if (OidIsValid(rule->worker_role))
+		appendStringInfo(&s, "Who may act: members of %s.\n", role_name(rule->worker_role));
+	if (OidIsValid(rule->resolver_role))
+		appendStringInfo(&s, "Who may decide: members of %s.\n", role_name(rule->resolver_role));
 	appendStringInfo(&s, "Who resolves doubt: %s.", rule->resolved_by);
 	return s.data;
 }
@@ -645,9 +727,10 @@ idem_describe_rule(PG_FUNCTION_ARGS)
 	PG_RETURN_TEXT_P(cstring_to_text(describe(idem_rule_of(intent, strlen(intent), idem_require_rule), intent)));
 }
 
-/* statement trigger on idem_rules: every session forgets what it has cached */
+/* statement trigger on idem_rules and idem_state: every session forgets what
+ * it has cached of them */
 Datum
-idem_rules_changed(PG_FUNCTION_ARGS)
+idem_settings_changed(PG_FUNCTION_ARGS)
 {
 	if (!CALLED_AS_TRIGGER(fcinfo))
 		ereport(ERROR,

@@ -21,12 +21,26 @@
 typedef enum IdemCall
 {
 	IDEM_CALL_CLAIM,
+	IDEM_CALL_ENQUEUE,
+	IDEM_CALL_TAKE,				/* hands out to act only */
+	IDEM_CALL_TAKE_TO_VERIFY,	/* hands out to search only */
 	IDEM_CALL_BEGIN,
 	IDEM_CALL_EXTEND,
-	IDEM_CALL_COMPLETE,
+	IDEM_CALL_COMPLETE,			/* also a search that found it */
 	IDEM_CALL_FAIL,
-	IDEM_CALL_RELEASE
+	IDEM_CALL_RELEASE,
+	IDEM_CALL_SEARCHED,			/* a search that did not */
+	IDEM_CALL_REVISE,
+	IDEM_CALL_APPROVE,
+	IDEM_CALL_CANCEL,
+	IDEM_CALL_RESOLVE,
+	IDEM_CALL_RERUN,
+	IDEM_CALL_ERASE
 } IdemCall;
+
+#define IDEM_IS_CLAIM(call) ((call) <= IDEM_CALL_TAKE_TO_VERIFY)
+#define IDEM_IS_REPORT(call) ((call) >= IDEM_CALL_COMPLETE && (call) <= IDEM_CALL_SEARCHED)
+#define IDEM_IS_DECISION(call) ((call) >= IDEM_CALL_REVISE)
 
 /* what a failure says about the effect */
 typedef enum IdemEffect
@@ -36,10 +50,19 @@ typedef enum IdemEffect
 	IDEM_EFFECT_REFUSED
 } IdemEffect;
 
+/* what a person says about a doubtful action */
+typedef enum IdemDecision
+{
+	IDEM_HAPPENED,
+	IDEM_NOT_HAPPENED,
+	IDEM_CANCEL
+} IdemDecision;
+
 typedef struct IdemRequest
 {
 	IdemCall	call;
 	const IdemRule *rule;
+	bool		paused;			/* the intent is: nothing is handed out */
 	TimestampTz now;
 
 	/* a claim */
@@ -54,9 +77,13 @@ typedef struct IdemRequest
 	text	   *source;
 	text	   *event_id;
 
+	/* enqueue */
+	TimestampTz not_before;		/* or IDEM_NEVER */
+	int32		priority;
+
 	/* a claim, begin_effect, extend_claim: 0 leaves it to the rule */
 	int64		lease;
-	Jsonb	   *draft;			/* a claim and begin_effect */
+	Jsonb	   *draft;			/* a claim, begin_effect, revise, rerun */
 
 	/* a report, begin_effect, extend_claim */
 	pg_uuid_t	claim_id;
@@ -66,30 +93,54 @@ typedef struct IdemRequest
 	Jsonb	   *result;
 	text	   *error;			/* of a failure; the reason of a release */
 	const char *dropped;		/* note on what was too large to keep, or NULL */
+	bool		searched;		/* the success was found by a search */
+	bool		inconclusive;	/* the search could not tell */
+
+	/* a person's decision */
+	IdemDecision decision;
+	text	   *note;
+	text	   *actor;
+	const char *role;			/* the database role that decides */
+	int64		revision;		/* what the person saw, or 0 */
+	bool		by_resolver;
 
 	/* the action's history, once it has been read under the row's lock */
 	bool		past_read;
 	List	   *past;
 } IdemRequest;
 
-/* why begin_effect and extend_claim raise */
+/* what is raised instead of answered, as nothing is lost by it */
 typedef enum IdemProblem
 {
 	IDEM_NO_PROBLEM,
 	IDEM_PROBLEM_LOST,
-	IDEM_PROBLEM_CANCEL
+	IDEM_PROBLEM_CANCEL,
+	IDEM_PROBLEM_PAUSED,
+	IDEM_PROBLEM_NOT_APPROVED,	/* the draft is not the approved one */
+	IDEM_PROBLEM_NOT_PERMITTED	/* the rule gives this rerun to others */
 } IdemProblem;
+
+/* a line for the history */
+typedef struct IdemLine
+{
+	const char *event;
+	pg_uuid_t	claim_id;
+	int32		attempt;
+	text	   *actor;
+	Jsonb	   *detail;
+	Jsonb	   *content;
+} IdemLine;
 
 typedef struct IdemVerdict
 {
 	bool		needs_past;		/* decide again with the history read */
 	bool		changes;		/* write "after" */
 	IdemAction	after;
-	const char *event;			/* append this line, or NULL */
-	pg_uuid_t	event_claim;
-	int32		event_attempt;
-	Jsonb	   *event_detail;
-	Jsonb	   *event_content;
+	IdemLine	lines[2];		/* append these */
+	int			nlines;
+	bool		erases;			/* contents go from the history too */
+	bool		queued;			/* the action came from the queue */
+	int32		attempt;		/* the one the request speaks of */
 	IdemOutcome outcome;		/* of a claim */
 	bool		kept_draft;		/* a claim's own draft was not taken */
 	bool		accepted;		/* a report counts */
@@ -100,9 +151,10 @@ typedef struct IdemVerdict
 extern void idem_decide(const IdemAction *action, const IdemRequest *request,
 						IdemVerdict *verdict);
 extern void idem_decide_new(const IdemRequest *request, IdemVerdict *verdict);
+extern void idem_decide_enqueue(const IdemRequest *request, IdemVerdict *verdict);
+extern void idem_decide_import(const IdemRequest *request, IdemVerdict *verdict);
 extern void idem_decide_once(const IdemRequest *request, IdemVerdict *verdict);
 extern bool idem_is_forgotten(const IdemAction *action, TimestampTz now);
-extern IdemOutcome idem_outcome_of(const IdemAction *action, TimestampTz now);
-extern bool idem_awaits_approval(const IdemAction *action, const IdemRule *rule);
+extern IdemOutcome idem_outcome_of(const IdemAction *action, const IdemRule *rule);
 
 #endif							/* IDEM_STATE_H */

@@ -27,6 +27,7 @@ CREATE TABLE idem.idem_actions (
 	verifying			boolean		NOT NULL,
 	approved			boolean		NOT NULL,
 	cancel_requested	boolean		NOT NULL,
+	purged				boolean		NOT NULL,
 	first_claimed_at	timestamptz,
 	claimed_at			timestamptz,
 	lease_until			timestamptz,
@@ -62,7 +63,7 @@ CREATE TABLE idem.idem_actions (
 		OR (claim_id IS NOT NULL AND claimed_at IS NOT NULL AND ended_by IS NULL)),
 	CONSTRAINT lease_while_in_progress CHECK ((lease_until IS NOT NULL) = (state = 'in_progress')),
 	CONSTRAINT lease_is_finite CHECK (lease_until IS NULL OR isfinite(lease_until)),
-	CONSTRAINT due_while_pending CHECK ((due_at IS NOT NULL) = (state = 'pending')),
+	CONSTRAINT due_while_open CHECK (CASE state WHEN 'pending' THEN due_at IS NOT NULL WHEN 'in_progress' THEN true ELSE due_at IS NULL END),
 	CONSTRAINT finished_when_final CHECK ((finished_at IS NOT NULL) = (state = ANY (ARRAY['completed', 'failed', 'cancelled']))),
 	CONSTRAINT retention_when_final CHECK ((forget_after IS NOT NULL) = (finished_at IS NOT NULL)
 		AND (purge_after IS NULL OR finished_at IS NOT NULL)),
@@ -87,6 +88,8 @@ COMMENT ON COLUMN idem.idem_actions.marked IS 'the last claim was handed out und
 COMMENT ON COLUMN idem.idem_actions.begun IS 'the last claim has said that it acts now';
 COMMENT ON COLUMN idem.idem_actions.verifying IS 'the claim was handed out to search, not to act';
 COMMENT ON COLUMN idem.idem_actions.first_claimed_at IS 'first hand-out of the generation: the provider window runs from here';
+COMMENT ON COLUMN idem.idem_actions.purged IS 'the contents are gone, by retention or by erase_action';
+COMMENT ON COLUMN idem.idem_actions.due_at IS 'when the queue offers the action next; of a claim that came from the queue, the end of its lease';
 COMMENT ON COLUMN idem.idem_actions.doubt_until IS 'last moment at which the doubtful attempt could have acted';
 COMMENT ON COLUMN idem.idem_actions.claim_id IS 'fencing token of the last claim, kept after it ended';
 COMMENT ON COLUMN idem.idem_actions.ended_by IS 'how the last claim ended: succeeded, failed_none, failed_unknown, failed_refused, released or expired';
@@ -119,16 +122,19 @@ COMMENT ON COLUMN idem.idem_events.attempt IS 'the attempt that the event speaks
 COMMENT ON COLUMN idem.idem_events.content IS 'what no view shows: results and drafts; gone when the action is purged';
 COMMENT ON COLUMN idem.idem_events.during IS 'the attempt that the action had reached when it happened';
 
-/* what is pending, in the order in which it is handed out; kept in step with
- * idem_actions by the same transaction, under the action's row lock */
+/* the actions with a due_at, in the order in which they are handed out; kept
+ * in step with idem_actions by the same transaction, under the row's lock */
 CREATE TABLE idem.idem_queue (
 	intent				text		NOT NULL,
 	priority			int			NOT NULL,
 	due_at				timestamptz	NOT NULL,
 	action_id			uuid		NOT NULL,
-	CONSTRAINT idem_queue_pkey PRIMARY KEY (intent, priority, due_at, action_id)
+	call_id				uuid
 );
-COMMENT ON TABLE idem.idem_queue IS 'the pending actions in the order of their hand-out';
+CREATE UNIQUE INDEX idem_queue_order ON idem.idem_queue (intent, priority DESC, due_at, action_id);
+CREATE INDEX idem_queue_call ON idem.idem_queue (call_id) WHERE call_id IS NOT NULL;
+COMMENT ON TABLE idem.idem_queue IS 'what waits for a taker, or for the end of a taker''s lease, in the order of its hand-out';
+COMMENT ON COLUMN idem.idem_queue.call_id IS 'of the take that holds the action: finds its rows again when its reply was lost';
 
 CREATE TABLE idem.idem_rules (
 	intent				text		NOT NULL,

@@ -108,15 +108,79 @@ AS 'MODULE_PATHNAME', 'idem_describe_rule';
 COMMENT ON FUNCTION idem.describe_rule(text) IS
 'the rule of an intent in words';
 
-/* every session forgets its cached rules, also after a direct change */
-CREATE FUNCTION idem.rules_changed()
+/*
+ * idem.may_see(intent text, role oid) returns boolean
+ *
+ * Whether the rule of the intent lets a role see its actions: what the views
+ * are filtered by.
+ *
+ *	intent	the intent; one without a rule restricts nobody
+ *	role	the role that looks; null is the caller
+ *
+ * Errors: none.  Stable.
+ */
+CREATE FUNCTION idem.may_see(intent text, role oid DEFAULT NULL)
+RETURNS boolean
+LANGUAGE C STABLE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_may_see';
+
+COMMENT ON FUNCTION idem.may_see(text, oid) IS
+'whether the rule of an intent lets a role see its actions';
+
+/*
+ * idem.pause_intent(intent, reason, actor) returns void
+ *
+ * Nothing of the intent is handed out until it is resumed: a claim answers
+ * paused, a take nothing, holders hear IA004 at their next call.  Enqueue,
+ * reports and decisions go on.
+ *
+ *	intent	the intent; null for all of them, lifted by null only
+ *	reason	why, for whoever finds it paused
+ *	actor	the person, as the application names them
+ *
+ * Errors: 22023, no reason; IA005, no rule; IA008, not one of its resolvers.
+ * Volatile.
+ */
+CREATE FUNCTION idem.pause_intent(intent text, reason text, actor text DEFAULT NULL)
+RETURNS void
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_pause_intent';
+
+COMMENT ON FUNCTION idem.pause_intent(text, text, text) IS
+'hands out nothing of an intent until it is resumed; null pauses all';
+
+/*
+ * idem.resume_intent(intent, actor) returns void
+ *
+ * Lifts the pause of an intent, or with null the pause of all.
+ *
+ *	intent	the intent, or null
+ *	actor	the person, as the application names them
+ *
+ * Errors: IA005, IA008 as pause_intent.
+ * Volatile.
+ */
+CREATE FUNCTION idem.resume_intent(intent text, actor text DEFAULT NULL)
+RETURNS void
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_resume_intent';
+
+COMMENT ON FUNCTION idem.resume_intent(text, text) IS
+'lifts the pause of an intent, or with null the pause of all';
+
+/* every session forgets what it has cached, also after a direct change */
+CREATE FUNCTION idem.settings_changed()
 RETURNS trigger
 LANGUAGE C VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'idem_rules_changed';
+AS 'MODULE_PATHNAME', 'idem_settings_changed';
 
-COMMENT ON FUNCTION idem.rules_changed() IS
-'trigger of idem_rules: invalidates the rules that sessions have cached';
+COMMENT ON FUNCTION idem.settings_changed() IS
+'trigger of idem_rules and idem_state: invalidates what sessions have cached';
 
-CREATE TRIGGER rules_changed
+CREATE TRIGGER settings_changed
 AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.idem_rules
-FOR EACH STATEMENT EXECUTE FUNCTION idem.rules_changed();
+FOR EACH STATEMENT EXECUTE FUNCTION idem.settings_changed();
+
+CREATE TRIGGER settings_changed
+AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.idem_state
+FOR EACH STATEMENT EXECUTE FUNCTION idem.settings_changed();

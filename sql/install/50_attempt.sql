@@ -187,3 +187,37 @@ AS 'MODULE_PATHNAME', 'idem_release_action';
 
 COMMENT ON FUNCTION idem.release_action(uuid, uuid, text) IS
 'gives a claim back that did nothing';
+
+/*
+ * idem.verify_action(action_id, claim_id, found, external_ref, result, note)
+ * returns idem.claim
+ *
+ * What a search outside has found, by the claim that was handed out to search
+ * (outcome verify).
+ *
+ *	action_id, claim_id	as the claim was answered
+ *	found				true: it took effect, the action is completed;
+ *						false: it did not, and the same claim is granted;
+ *						null: cannot tell, a person decides
+ *	external_ref		the outside's id of what was found
+ *	result				handed to every repeat
+ *	note				how it was searched, for the history; cut at 1 kB
+ *
+ * Result: as of claim_action; granted after "not found".
+ * Errors: IA016, no such action; 25006; 40001.
+ * Volatile.
+ */
+CREATE FUNCTION idem.verify_action(
+	action_id uuid,
+	claim_id uuid,
+	found boolean,
+	external_ref text DEFAULT NULL,
+	result jsonb DEFAULT NULL,
+	note text DEFAULT NULL
+)
+RETURNS idem.claim
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_verify_action';
+
+COMMENT ON FUNCTION idem.verify_action(uuid, uuid, boolean, text, jsonb, text) IS
+'what a search outside has found; not found turns the searching claim into a grant';

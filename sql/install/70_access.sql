@@ -8,7 +8,7 @@
  * Gives a role what a level may do, and remembers it.
  *
  *	role	the role
- *	level	worker, admin or analyst
+ *	level	worker, operator, admin or analyst
  *
  * Errors: 22023, no such level; 42704, no such role.
  * Volatile.

@@ -20,9 +20,10 @@ SELECT a.action_id, a.scope, a.intent, a.key, a.generation, a.state, a.reason,
 	a.attempt, a.lost, a.failures, a.worker, a.first_claimed_at, a.claimed_at,
 	a.lease_until, a.due_at, a.priority, a.revision, a.external_ref, a.error,
 	a.ended_by, a.source, a.event_id, a.created_at, a.finished_at,
-	a.purge_after, a.forget_after,
+	a.purge_after, a.forget_after, a.purged,
 	idem.provider_key(a.action_id, a.generation) AS provider_key
-FROM idem.idem_actions a;
+FROM idem.idem_actions a
+WHERE idem.may_see(a.intent);
 
 COMMENT ON VIEW idem.actions IS 'every action as it is now, without contents';
 COMMENT ON COLUMN idem.actions.state IS 'pending, in_progress, completed, needs_attention, failed or cancelled';
@@ -39,20 +40,21 @@ CREATE VIEW idem.history WITH (security_barrier) AS
 SELECT e.at, e.id, e.action_id, a.scope, e.intent, a.key, e.generation, e.attempt,
 	e.event, e.role, e.actor, e.worker, e.source, e.event_id, e.detail
 FROM idem.idem_events e LEFT JOIN idem.idem_actions a ON a.action_id = e.action_id
+WHERE e.intent IS NULL OR e.intent = '' OR idem.may_see(e.intent)
 UNION ALL
 SELECT a.created_at, 0, a.action_id, a.scope, a.intent, a.key, 1, 0,
 	'recorded', NULL, NULL, NULL, a.source, a.event_id, NULL
-FROM idem.idem_actions a
+FROM idem.idem_actions a WHERE idem.may_see(a.intent)
 UNION ALL
 SELECT a.claimed_at, 0, a.action_id, a.scope, a.intent, a.key, a.generation, a.attempt,
 	CASE WHEN a.verifying THEN 'handed_out_to_verify' ELSE 'claimed' END, NULL, NULL, a.worker, NULL, NULL,
 	jsonb_strip_nulls(jsonb_build_object('lease_until', a.lease_until, 'begun', nullif(a.begun, false)))
-FROM idem.idem_actions a WHERE a.claimed_at IS NOT NULL
+FROM idem.idem_actions a WHERE a.claimed_at IS NOT NULL AND idem.may_see(a.intent)
 UNION ALL
 SELECT a.finished_at, 9223372036854775807, a.action_id, a.scope, a.intent, a.key, a.generation, a.attempt,
 	a.state, NULL, NULL, a.worker, NULL, NULL,
 	jsonb_strip_nulls(jsonb_build_object('external_ref', a.external_ref, 'error', a.error))
-FROM idem.idem_actions a WHERE a.finished_at IS NOT NULL;
+FROM idem.idem_actions a WHERE a.finished_at IS NOT NULL AND idem.may_see(a.intent);
 
 COMMENT ON VIEW idem.history IS 'the whole timeline of actions and rules; order by at, id';
 COMMENT ON COLUMN idem.history.id IS 'orders lines of the same instant; 0 and the highest number stand for lines told by the row itself';
@@ -61,7 +63,8 @@ COMMENT ON COLUMN idem.history.role IS 'the database role that made the call';
 COMMENT ON COLUMN idem.history.actor IS 'the person, as the application names them';
 
 CREATE VIEW idem.rules WITH (security_barrier) AS
-SELECT r.* FROM idem.idem_rules r;
+SELECT r.* FROM idem.idem_rules r
+WHERE idem.may_see(r.intent);
 
 COMMENT ON VIEW idem.rules IS 'the rule of each intent; describe_rule says it in words';
 
@@ -69,3 +72,86 @@ CREATE VIEW idem.access WITH (security_barrier) AS
 SELECT a.role, a.level, a.granted_by, a.granted_at FROM idem.idem_access a;
 
 COMMENT ON VIEW idem.access IS 'who was given which level';
+
+/*
+ * What waits for a person: who resolves it, what to search for, and the exact
+ * calls that decide it.
+ */
+CREATE VIEW idem.attention WITH (security_barrier) AS
+SELECT a.action_id, a.scope, a.intent, a.key, a.source, a.event_id, a.reason,
+	coalesce(e.at, a.finished_at, a.claimed_at, a.created_at) AS since,
+	clock_timestamp() - coalesce(e.at, a.finished_at, a.claimed_at, a.created_at) AS age,
+	a.attempt, a.revision,
+	idem.provider_key(a.action_id, a.generation) AS provider_key,
+	r.resolved_by, a.error,
+	format('Search outside for %s. Then: ', idem.provider_key(a.action_id, a.generation))
+	|| CASE WHEN a.state = 'completed' THEN
+		format('SELECT idem.resolve_action(%L, ''happened'', ''how you know'', %s);', a.action_id, a.revision)
+	ELSE
+		format('SELECT idem.resolve_action(%L, ''happened'', ''how you know'', %s); or ''not_happened''; or ''cancel''.', a.action_id, a.revision)
+	END
+	|| CASE WHEN a.event_id IS NULL THEN '' ELSE
+		format(' Then replay event %s%s.', a.event_id, coalesce(' of ' || a.source, '')) END AS advice
+FROM idem.idem_actions a
+	LEFT JOIN idem.idem_rules r ON r.intent = a.intent
+	LEFT JOIN LATERAL (SELECT max(at) AS at FROM idem.idem_events e WHERE e.action_id = a.action_id) e ON true
+WHERE (a.state = 'needs_attention' OR a.reason = 'double_result')
+	AND idem.may_see(a.intent);
+
+COMMENT ON VIEW idem.attention IS 'what waits for a person, and the calls that decide it';
+COMMENT ON COLUMN idem.attention.since IS 'when it last happened that something was said about it';
+COMMENT ON COLUMN idem.attention.provider_key IS 'what to search for outside';
+COMMENT ON COLUMN idem.attention.advice IS 'the exact calls, and then the event to replay';
+
+CREATE VIEW idem.stuck WITH (security_barrier) AS
+SELECT s.action_id, s.intent, s.key, s.state, s.waits_for, s.worker, s.since,
+	clock_timestamp() - s.since AS overdue
+FROM (
+	SELECT a.action_id, a.intent, a.key, a.state, a.worker,
+		CASE
+			WHEN a.state = 'in_progress' AND a.verifying THEN 'verifier'
+			WHEN a.state = 'in_progress' THEN 'holder'
+			WHEN coalesce(r.requires_approval, false) AND NOT a.approved THEN 'approval'
+			WHEN a.uncertain AND r.on_uncertain = 'verify' THEN 'verifier'
+			ELSE 'taker'
+		END AS waits_for,
+		coalesce(a.lease_until, a.due_at) AS since
+	FROM idem.idem_actions a LEFT JOIN idem.idem_rules r ON r.intent = a.intent
+	WHERE a.state = ANY (ARRAY['pending', 'in_progress'])
+		AND coalesce(a.lease_until, a.due_at) < clock_timestamp()
+		AND idem.may_see(a.intent)
+) s;
+
+COMMENT ON VIEW idem.stuck IS 'what should have moved on by now, and whom it waits for';
+COMMENT ON COLUMN idem.stuck.waits_for IS 'holder, taker, verifier or approval';
+COMMENT ON COLUMN idem.stuck.since IS 'end of the lease, or when it became due';
+
+CREATE VIEW idem.backlog WITH (security_barrier) AS
+SELECT a.intent, a.state, count(*) AS n, min(a.created_at) AS oldest,
+	count(*) FILTER (WHERE coalesce(a.lease_until, a.due_at) < clock_timestamp()) AS overdue
+FROM idem.idem_actions a
+WHERE a.state = ANY (ARRAY['pending', 'in_progress', 'needs_attention'])
+	AND idem.may_see(a.intent)
+GROUP BY a.intent, a.state;
+
+COMMENT ON VIEW idem.backlog IS 'what is not finished, by intent and state';
+
+/*
+ * idem.search_actions(what, since) returns setof idem.actions
+ *
+ * Finds actions by action_id, provider key of any generation, external_ref, key,
+ * event_id or source; operators also by a value in params.
+ *
+ *	what	what to look for, exactly
+ *	since	how far back, by first sight; an action_id is found at any age
+ *
+ * Result: at most 1000, the youngest first.
+ * Errors: 22023, a null.  Volatile.
+ */
+CREATE FUNCTION idem.search_actions(what text, since interval DEFAULT '30 days')
+RETURNS SETOF idem.actions
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10
+AS 'MODULE_PATHNAME', 'idem_search_actions';
+
+COMMENT ON FUNCTION idem.search_actions(text, interval) IS
+'finds actions by an id, key, reference, event or source; operators also by a value in params';

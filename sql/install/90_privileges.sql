@@ -16,15 +16,18 @@ CREATE VIEW idem.privileges AS
 WITH listed (levels, privilege, objects) AS (
 	VALUES
 	/* everyone who was given a level */
-	('{worker,admin,analyst}'::text[], 'USAGE', '{SCHEMA idem}'::text[]),
-	('{worker,admin,analyst}', 'EXECUTE', '{
+	('{worker,operator,admin,analyst}'::text[], 'USAGE', '{SCHEMA idem}'::text[]),
+	('{worker,operator,admin,analyst}', 'EXECUTE', '{
 		FUNCTION idem.action_id,
 		FUNCTION idem.action_key,
 		FUNCTION idem.period_key,
 		FUNCTION idem.provider_key,
-		FUNCTION idem.describe_rule}'),
+		FUNCTION idem.may_see,
+		FUNCTION idem.describe_rule,
+		FUNCTION idem.explain_action,
+		FUNCTION idem.search_actions}'),
 	/* workflow services */
-	('{worker,admin}', 'EXECUTE', '{
+	('{worker,operator,admin}', 'EXECUTE', '{
 		FUNCTION idem.claim_action,
 		FUNCTION idem.claim_actions,
 		FUNCTION idem.once,
@@ -35,7 +38,24 @@ WITH listed (levels, privilege, objects) AS (
 		FUNCTION idem.complete_action,
 		FUNCTION idem.complete_actions,
 		FUNCTION idem.fail_action,
-		FUNCTION idem.release_action}'),
+		FUNCTION idem.release_action,
+		FUNCTION idem.verify_action,
+		FUNCTION idem.enqueue_action,
+		FUNCTION idem.enqueue_actions,
+		FUNCTION idem.take_actions,
+		FUNCTION idem.take_to_verify,
+		FUNCTION idem.revise_action,
+		FUNCTION idem.cancel_action,
+		FUNCTION idem.rerun_action}'),
+	/* people who decide, and see contents */
+	('{operator,admin}', 'EXECUTE', '{
+		FUNCTION idem.resolve_action,
+		FUNCTION idem.approve_action,
+		FUNCTION idem.erase_action,
+		FUNCTION idem.show_action,
+		FUNCTION idem.import_actions,
+		FUNCTION idem.pause_intent,
+		FUNCTION idem.resume_intent}'),
 	/* rules and access */
 	('{admin}', 'EXECUTE', '{
 		FUNCTION idem.define_rule,
@@ -43,9 +63,12 @@ WITH listed (levels, privilege, objects) AS (
 		FUNCTION idem.grant_access,
 		FUNCTION idem.revoke_access}'),
 	/* what was done, without contents */
-	('{admin,analyst}', 'SELECT', '{
+	('{operator,admin,analyst}', 'SELECT', '{
 		idem.actions,
 		idem.history,
+		idem.attention,
+		idem.stuck,
+		idem.backlog,
 		idem.rules,
 		idem.access,
 		idem.privileges}')

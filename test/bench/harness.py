@@ -103,7 +103,7 @@ class Side:
             self.says['complete batch'] + ';'])
 
 
-OURS, RAW = Side('ours', 'idem.idem_actions'), Side('raw', 'raw')
+BOTH = OURS, RAW = Side('ours', 'idem.idem_actions'), Side('raw', 'raw')
 
 
 class Cluster:
@@ -155,20 +155,21 @@ class Cluster:
         """An empty database with both contestants in it."""
         self.sql(f'DROP DATABASE IF EXISTS {db} WITH (FORCE)', 'postgres')
         self.sql(f'CREATE DATABASE {db}', 'postgres')
-        for side in OURS, RAW:
+        for side in BOTH:
             self.sql(side.says['setup'], db)
 
     def seed(self, db='bench'):
         """Completed actions with the numbers that SEEDED chooses among."""
-        for side in OURS, RAW:
+        for side in BOTH:
             self.pgbench(side.batch_life(SEED), count=SEEDED_ACTIONS // 1000, db=db, size=1000)
             self.expect(f"count(*) FROM {side.table} WHERE state = 'completed'", SEEDED_ACTIONS, db)
         self.sql('VACUUM ANALYZE', db)
 
-    def open(self, actions, sides=(OURS, RAW), db='bench'):
+    def open(self, actions, sides=BOTH, db='bench'):
         """Actions claimed and left so; tables opened_… number them in the order of their claims."""
         for side in sides:
             self.pgbench(side.script(FRESH, 'claim batch'), count=actions // 1000, db=db, size=1000)
+            self.sql(f'DROP TABLE IF EXISTS opened_{side.name}', db)
             self.sql(f'CREATE TABLE opened_{side.name} AS SELECT row_number() OVER (ORDER BY ctid) AS n, action_id, claim_id'
                      f' FROM {side.table} WHERE lease_until IS NOT NULL', db)
             self.sql(f'CREATE INDEX ON opened_{side.name} (n)', db)
@@ -272,6 +273,9 @@ class Bench:
         return self
 
     def __exit__(self, *failure):
+        for server in self.clusters.values() if failure[0] else []:
+            lines = (server.home / 'log').read_text(encoding='utf-8').splitlines()
+            print(f'==== the end of {server.home.name}/log', *lines[-20:], sep='\n', file=sys.stderr)
         return self.stack.__exit__(*failure)
 
     def version(self):

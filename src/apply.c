@@ -1,0 +1,161 @@
+/*-------------------------------------------------------------------------
+ *
+ * apply.c
+ *	  Deciding and writing, until both meet on one version of the row.
+ *
+ * What holders report and people decide goes the same way: read the row, let
+ * state.c decide, write the verdict as a compare-and-swap, and start over
+ * where the row was changed meanwhile.  Who holds the row open is waited for.
+ * A request that needs the history locks the row before reading it, so that
+ * two equal calls are recorded once.
+ *
+ * Who may not see the intent is told that there is no such action.
+ *
+ * Copyright (c) 2026, idem_action contributors
+ *
+ * IDENTIFICATION
+ *	  src/apply.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "compat.h"
+#include "apply.h"
+#include "access.h"
+#include "access/xact.h"
+#include "errors.h"
+#include "miscadmin.h"
+#include "pause.h"
+#include "utils/builtins.h"
+
+/* what a verdict adds to the history; caller has written or locked the row */
+void
+idem_append_lines(const IdemAction *row, const IdemVerdict *v)
+{
+	for (int i = 0; i < v->nlines; i++)
+	{
+		IdemEvent	event = {
+			.event = v->lines[i].event,
+			.action = row,
+			.claim_id = v->lines[i].claim_id,
+			.attempt = v->lines[i].attempt,
+			.actor = v->lines[i].actor,
+			.worker = row->worker,
+			.detail = v->lines[i].detail,
+			.content = v->lines[i].content,
+		};
+
+		idem_ledger_append(&event);
+	}
+}
+
+/* as far as the rule goes; what a level may call at all, EXECUTE tells */
+static bool
+is_permitted(const IdemRequest *r)
+{
+	switch (r->call)
+	{
+		case IDEM_CALL_REVISE:
+		case IDEM_CALL_CANCEL:
+			return idem_rule_lets_act(r->rule) || idem_rule_lets_decide(r->rule);
+		case IDEM_CALL_RERUN:
+			return idem_rule_lets_decide(r->rule) ||
+				(strcmp(r->rule->rerun_by, "worker") == 0 && idem_rule_lets_act(r->rule));
+		case IDEM_CALL_APPROVE:
+		case IDEM_CALL_RESOLVE:
+		case IDEM_CALL_ERASE:
+			return idem_rule_lets_decide(r->rule);
+		default:
+			return idem_rule_lets_act(r->rule);
+	}
+}
+
+/*
+ * Decides and writes; false where the ledger knows no such action, or none for
+ * this caller.  The verdict's row is what is stored afterwards, valid until the
+ * next use of the ledger.
+ */
+bool
+idem_apply(IdemLedger *ledger, const pg_uuid_t *id, IdemRequest *r, IdemVerdict *v)
+{
+	for (;;)
+	{
+		IdemAction	row;
+		TransactionId holder;
+
+		CHECK_FOR_INTERRUPTS();
+		r->now = GetCurrentTimestamp();
+		r->past_read = false;
+		switch (idem_ledger_probe(ledger, id, &row, &holder))
+		{
+			case IDEM_ABSENT:
+				if (idem_ledger_surely_absent(ledger, id))
+					return false;
+				continue;
+			case IDEM_HELD:
+			case IDEM_HELD_NEW:
+				idem_ledger_rest(ledger);
+				idem_ledger_wait(holder);
+				continue;
+			case IDEM_PRESENT:
+				break;
+		}
+		r->rule = idem_rule_of(VARDATA_ANY(row.intent), VARSIZE_ANY_EXHDR(row.intent), false);
+		if (!is_permitted(r))
+			return false;
+		r->paused = idem_is_paused(row.intent);
+		if (IDEM_IS_DECISION(r->call))
+		{
+			r->role = GetUserNameFromId(GetUserId(), false);
+			r->by_resolver = idem_is_operator(GetUserId()) && idem_rule_lets_decide(r->rule);
+		}
+		idem_decide(&row, r, v);
+		if (v->needs_past)
+		{
+			if (idem_ledger_lock(ledger) != IDEM_WRITTEN)
+				continue;
+			r->past = idem_ledger_past(id);
+			r->past_read = true;
+			idem_decide(&row, r, v);
+		}
+		if (v->problem != IDEM_NO_PROBLEM)
+			return true;
+		if (v->changes && idem_ledger_update(ledger, &row, &v->after, true) != IDEM_WRITTEN)
+			continue;
+		if (v->erases)
+			idem_ledger_redact_past(id);
+		idem_append_lines(&row, v);
+		if ((v->changes || v->nlines > 0) &&
+			!(r->call == IDEM_CALL_COMPLETE && idem_async_complete))
+			ForceSyncCommit();
+		return true;
+	}
+}
+
+/* the latest committed row, for calls that only read; false where there is none */
+bool
+idem_read_action(IdemLedger *ledger, const pg_uuid_t *id, IdemAction *row)
+{
+	for (;;)
+	{
+		TransactionId holder;
+		IdemFound	found = idem_ledger_probe(ledger, id, row, &holder);
+
+		CHECK_FOR_INTERRUPTS();
+		if (found == IDEM_PRESENT || found == IDEM_HELD)
+			return true;
+		if (idem_ledger_surely_absent(ledger, id))
+			return false;
+	}
+}
+
+void
+idem_raise_no_such_action(const pg_uuid_t *id)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_IDEM_NO_SUCH_ACTION),
+			 errmsg("there is no action %s, or it is not yours to see",
+					DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(id)))),
+			 errhint("If it happened, import_actions makes it known to the ledger.")));
+}

@@ -1,0 +1,25 @@
+/*-------------------------------------------------------------------------
+ *
+ * apply.h
+ *	  Deciding and writing, until both meet on one version of the row.
+ *
+ * Copyright (c) 2026, idem_action contributors
+ *
+ * IDENTIFICATION
+ *	  src/apply.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_APPLY_H
+#define IDEM_APPLY_H
+
+#include "ledger.h"
+#include "state.h"
+
+extern bool idem_apply(IdemLedger *ledger, const pg_uuid_t *id, IdemRequest *request,
+					   IdemVerdict *verdict);
+extern void idem_append_lines(const IdemAction *row, const IdemVerdict *verdict);
+extern bool idem_read_action(IdemLedger *ledger, const pg_uuid_t *id, IdemAction *row);
+extern void idem_raise_no_such_action(const pg_uuid_t *id) pg_attribute_noreturn();
+
+#endif							/* IDEM_APPLY_H */

@@ -1,0 +1,315 @@
+/*-------------------------------------------------------------------------
+ *
+ * explain.c
+ *	  The story of an action in plain words, and finding the action to ask for.
+ *
+ * explain_action reads one row and its history and says who did what when,
+ * what is known, what is not, and what to do next.  It shows no contents.  The
+ * advice follows from the state alone, so it cannot contradict what the calls
+ * it names will do.
+ *
+ * Copyright (c) 2026, idem_action contributors
+ *
+ * IDENTIFICATION
+ *	  src/explain.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "compat.h"
+#include "access.h"
+#include "access/xact.h"
+#include "apply.h"
+#include "arg.h"
+#include "catalog/pg_type.h"
+#include "detail.h"
+#include "errors.h"
+#include "executor/spi.h"
+#include "funcapi.h"
+#include "key.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+
+PG_FUNCTION_INFO_V1(idem_explain_action);
+PG_FUNCTION_INFO_V1(idem_search_actions);
+
+/* the lines of a story, in order */
+typedef struct Story
+{
+	ReturnSetInfo *rsinfo;
+} Story;
+
+static void tell(Story *story, const char *format,...) pg_attribute_printf(2, 3);
+
+static void
+tell(Story *story, const char *format,...)
+{
+	StringInfoData line;
+	Datum		value;
+	bool		isnull = false;
+	int			needed;
+	int			save_errno = errno;
+
+	initStringInfo(&line);
+	for (;;)
+	{
+		va_list		args;
+
+		errno = save_errno;
+		va_start(args, format);
+		needed = appendStringInfoVA(&line, format, args);
+		va_end(args);
+		if (needed == 0)
+			break;
+		enlargeStringInfo(&line, needed);
+	}
+	value = CStringGetTextDatum(line.data);
+	tuplestore_putvalues(story->rsinfo->setResult, story->rsinfo->setDesc, &value, &isnull);
+}
+
+static const char *
+text_or(text *value, const char *otherwise)
+{
+	return value != NULL ? text_to_cstring(value) : otherwise;
+}
+
+/* " (worker-3)", or nothing */
+static const char *
+by_worker(const char *worker)
+{
+	return worker != NULL ? psprintf(" (worker %s)", worker) : "";
+}
+
+static const char *
+quoted_reason(const char *value)
+{
+	return value != NULL ? psprintf(": %s", value) : "";
+}
+
+/* one line of the history */
+static void
+tell_past(Story *story, const IdemPast *past)
+{
+	char	   *at = pstrdup(timestamptz_to_str(past->at));
+	const char *who = past->actor != NULL ? past->actor : past->role;
+	char	   *ref = idem_detail_string(past->detail, "external_ref");
+	const char *with_ref = ref != NULL ? psprintf(" with reference %s", ref) : "";
+	const char *why = quoted_reason(idem_detail_string(past->detail, "reason"));
+	const char *kept = idem_detail_bool(past->detail, "accepted") ? "" :
+		"; it came too late and is kept as evidence";
+
+	if (strcmp(past->event, "expired") == 0)
+		tell(story, "%s: the lease of attempt %d%s ended without a report; %s.", at, past->attempt,
+			 by_worker(past->worker),
+			 idem_detail_bool(past->detail, "verifying") ? "it was searching, not acting" :
+			 idem_detail_bool(past->detail, "begun") ? "it had said that it acts" :
+			 "it had not said that it acts");
+	else if (strcmp(past->event, "failed") == 0)
+		tell(story, "%s: attempt %d failed, effect %s%s%s.", at, past->attempt,
+			 idem_detail_string(past->detail, "effect"),
+			 quoted_reason(idem_detail_string(past->detail, "error")), kept);
+	else if (strcmp(past->event, "released") == 0)
+		tell(story, "%s: attempt %d gave its claim back, having done nothing%s%s.", at, past->attempt, why, kept);
+	else if (strcmp(past->event, "searched") == 0)
+		tell(story, "%s: attempt %d searched outside: found %s%s%s.", at, past->attempt,
+			 idem_detail_string(past->detail, "found"), why, kept);
+	else if (strcmp(past->event, "succeeded") == 0)
+		tell(story, "%s: attempt %d reported success%s%s.", at, past->attempt, with_ref, kept);
+	else if (strcmp(past->event, "resolved") == 0)
+		tell(story, "%s: %s decided \"%s\"%s%s.", at, who,
+			 idem_detail_string(past->detail, "decision"), with_ref, why);
+	else
+		tell(story, "%s: %s by %s%s.", at, past->event, who, why);
+}
+
+/* what the row itself tells of the last attempt */
+static void
+tell_last_attempt(Story *story, const IdemAction *a, TimestampTz now)
+{
+	char	   *claimed;
+
+	if (a->claimed_at == IDEM_NEVER)
+		return;
+	claimed = pstrdup(timestamptz_to_str(a->claimed_at));
+	tell(story, "%s: attempt %d was handed out%s%s%s.", claimed, a->attempt,
+		 by_worker(a->worker != NULL ? text_to_cstring(a->worker) : NULL),
+		 a->verifying ? ", to search first" : "",
+		 a->begun ? "; it said that it acts" : "");
+	if (a->state == IDEM_IN_PROGRESS)
+		tell(story, "%s: its lease %s.", pstrdup(timestamptz_to_str(a->lease_until)),
+			 a->lease_until > now ? "ends" : "ended, and nobody has judged it yet");
+}
+
+static void
+tell_conclusion(Story *story, const IdemAction *a, const IdemRule *rule, TimestampTz now)
+{
+	char	   *id = DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&a->action_id)));
+	char		provider_key[IDEM_PROVIDER_KEY_SIZE];
+	const char *ref = a->external_ref != NULL ?
+		psprintf(" (reference %s)", text_to_cstring(a->external_ref)) : "";
+
+	idem_provider_key(&a->action_id, a->generation, provider_key);
+	switch (a->state)
+	{
+		case IDEM_COMPLETED:
+			tell(story, "Known: the action took effect%s on %s.", ref,
+				 pstrdup(timestamptz_to_str(a->finished_at)));
+			if (idem_text_is(a->reason, "double_result"))
+			{
+				tell(story, "Not known: whether it took effect twice; two different successes were reported.");
+				tell(story, "Next: look outside for both references, then resolve_action('%s', 'happened', note, " INT64_FORMAT ") says that you have seen it.",
+					 id, a->revision);
+			}
+			else
+				tell(story, "Next: nothing. A repeat gets this result; rerun_action does it once more on purpose.");
+			break;
+		case IDEM_FAILED:
+			tell(story, "Known: the action did not take effect and was refused for good%s.",
+				 quoted_reason(a->error != NULL ? text_to_cstring(a->error) : NULL));
+			tell(story, "Next: nothing, or rerun_action once the cause is gone.");
+			break;
+		case IDEM_CANCELLED:
+			tell(story, "Known: the action was cancelled before it took effect.");
+			tell(story, "Next: nothing; resolve_action('%s', 'not_happened', note, " INT64_FORMAT ") reopens it.",
+				 id, a->revision);
+			break;
+		case IDEM_NEEDS_ATTENTION:
+			if (idem_text_is(a->reason, "late_result") || idem_text_is(a->reason, "double_result"))
+				tell(story, "Known: a success was reported%s after the ledger had given the claim up.", ref);
+			else
+				tell(story, "Known: nobody acts on it now; reason %s.", text_or(a->reason, "none"));
+			tell(story, "Not known: whether %s took effect%s.",
+				 a->lost > 1 ? "one of its attempts" : "its last attempt",
+				 idem_text_is(a->reason, "double_result") ? " twice" : "");
+			tell(story, "Next: %s searches outside for %s, then calls resolve_action('%s', 'happened' or 'not_happened' or 'cancel', note, " INT64_FORMAT ").",
+				 rule->resolved_by, provider_key, id, a->revision);
+			break;
+		case IDEM_IN_PROGRESS:
+			tell(story, "Known: %s holds it%s.", text_or(a->worker, "a worker"),
+				 a->cancel_requested ? ", and a cancel was requested" : "");
+			tell(story, "Not known: whether %s has taken effect yet.",
+				 a->uncertain ? "it or an earlier attempt" : "it");
+			tell(story, "Next: %s", a->lease_until > now ? "wait for its report or the end of its lease." :
+				 "the next claim, take or maintenance pass judges it.");
+			break;
+		case IDEM_PENDING:
+			if (a->uncertain)
+				tell(story, "Not known: whether an earlier attempt took effect.");
+			else
+				tell(story, "Known: it has not taken effect.");
+			if (rule->requires_approval && !a->approved)
+				tell(story, "Next: a person approves the draft by approve_action('%s', " INT64_FORMAT ").", id, a->revision);
+			else if (a->due_at > now)
+				tell(story, "Next: it is handed out after %s.", pstrdup(timestamptz_to_str(a->due_at)));
+			else
+				tell(story, "Next: the next claim or take gets it%s.",
+					 a->uncertain && rule->on_uncertain == IDEM_SEARCH ? ", to search first" : "");
+			break;
+	}
+}
+
+Datum
+idem_explain_action(PG_FUNCTION_ARGS)
+{
+	Story		story = {.rsinfo = (ReturnSetInfo *) fcinfo->resultinfo};
+	IdemLedger *ledger;
+	IdemAction	row;
+	const IdemRule *rule;
+	pg_uuid_t	id;
+	TimestampTz now = GetCurrentTimestamp();
+	ListCell   *lc;
+	bool		told = false;
+
+	idem_arg_uuid(fcinfo, 0, "action_id", &id);
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+	ledger = idem_ledger_open(false);
+	if (!idem_read_action(ledger, &id, &row))
+		idem_raise_no_such_action(&id);
+	rule = idem_rule_of(VARDATA_ANY(row.intent), VARSIZE_ANY_EXHDR(row.intent), false);
+	if (!idem_rule_lets_see(rule, GetUserId()))
+		idem_raise_no_such_action(&id);
+
+	tell(&story, "Action \"%s\" %s%s%s.", text_to_cstring(row.intent),
+		 row.key != NULL ? psprintf("for key \"%s\"", text_to_cstring(row.key)) : "for a confidential key",
+		 VARSIZE_ANY_EXHDR(row.scope) > 0 ? psprintf(" in scope \"%s\"", text_to_cstring(row.scope)) : "",
+		 row.generation > 1 ? psprintf(", generation %d", row.generation) : "");
+	tell(&story, "%s: first seen%s%s.", pstrdup(timestamptz_to_str(row.created_at)),
+		 row.event_id != NULL ? psprintf(", event %s", text_to_cstring(row.event_id)) : "",
+		 row.source != NULL ? psprintf(" from %s", text_to_cstring(row.source)) : "");
+	foreach(lc, idem_ledger_past(&id))
+	{
+		IdemPast   *past = lfirst(lc);
+
+		/* the last attempt began before anything was said about it */
+		if (!told && past->generation == row.generation && past->during == row.attempt)
+		{
+			tell_last_attempt(&story, &row, now);
+			told = true;
+		}
+		tell_past(&story, past);
+	}
+	if (!told)
+		tell_last_attempt(&story, &row, now);
+	tell_conclusion(&story, &row, rule, now);
+	idem_ledger_close(ledger);
+	PG_RETURN_NULL();
+}
+
+/*-------------------------------------------------------------------------
+ * search_actions
+ *-------------------------------------------------------------------------
+ */
+
+/* $1 what, $2 since, $3 the caller, $4 whether the caller sees contents */
+#define SQL_SEARCH \
+	"SELECT v.* FROM idem.actions v" \
+	" WHERE idem.may_see(v.intent, $3) AND (" \
+	" v.action_id OPERATOR(pg_catalog.=) (CASE WHEN $1 OPERATOR(pg_catalog.~) '^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$' THEN $1 END)::pg_catalog.uuid" \
+	" OR v.created_at OPERATOR(pg_catalog.>=) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) $2) AND (" \
+	" v.external_ref OPERATOR(pg_catalog.=) $1 OR v.key OPERATOR(pg_catalog.=) $1" \
+	" OR v.event_id OPERATOR(pg_catalog.=) $1 OR v.source OPERATOR(pg_catalog.=) $1" \
+	" OR EXISTS (SELECT FROM pg_catalog.generate_series(2, v.generation) g" \
+	"  WHERE idem.provider_key(v.action_id, g) OPERATOR(pg_catalog.=) $1)" \
+	" OR EXISTS (SELECT FROM idem.idem_events e WHERE e.action_id OPERATOR(pg_catalog.=) v.action_id" \
+	"  AND (e.detail OPERATOR(pg_catalog.->>) 'external_ref') OPERATOR(pg_catalog.=) $1)" \
+	" OR $4 AND EXISTS (SELECT FROM idem.idem_actions a WHERE a.action_id OPERATOR(pg_catalog.=) v.action_id" \
+	"  AND pg_catalog.jsonb_path_exists(a.params, 'strict $.** ? (@ == $what)'," \
+	"   pg_catalog.jsonb_build_object('what', $1), true))))" \
+	" ORDER BY v.created_at USING OPERATOR(pg_catalog.>) LIMIT 1000"
+
+Datum
+idem_search_actions(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Oid			types[4] = {TEXTOID, INTERVALOID, OIDOID, BOOLOID};
+	Datum		values[4];
+	IdemOwner	caller;
+	MemoryContext old;
+	int			rc;
+
+	for (int i = 0; i < 2; i++)
+	{
+		if (PG_ARGISNULL(i))
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("what and since must not be null")));
+		values[i] = PG_GETARG_DATUM(i);
+	}
+	values[2] = ObjectIdGetDatum(GetUserId());
+	values[3] = BoolGetDatum(idem_is_operator(GetUserId()));
+
+	InitMaterializedSRF(fcinfo, 0);
+	old = CurrentMemoryContext;
+	SPI_connect();
+	idem_owner_enter(&caller);
+	rc = SPI_execute_with_args(SQL_SEARCH, 4, types, values, NULL, true, 0);
+	idem_owner_leave(&caller);
+	if (rc != SPI_OK_SELECT)
+		elog(ERROR, "SPI_execute_with_args returned %s", SPI_result_code_string(rc));
+	MemoryContextSwitchTo(old);
+	for (uint64 i = 0; i < SPI_processed; i++)
+		tuplestore_puttuple(rsinfo->setResult, SPI_tuptable->vals[i]);
+	SPI_finish();
+	PG_RETURN_NULL();
+}

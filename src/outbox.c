@@ -1,0 +1,431 @@
+/*-------------------------------------------------------------------------
+ *
+ * outbox.c
+ *	  Deciding apart from delivering: enqueue_action, take_actions.
+ *
+ * enqueue_action records a decision in the caller's transaction: it becomes
+ * true with the caller's own changes, or not at all.  A key that somebody else
+ * holds open is waited for, since a decision must not get lost.
+ *
+ * A take walks the queues of its intents (queue.c) in step, best entry first,
+ * and decides on each action's row whether it is handed out.  What is held by
+ * another transaction is passed over, so takers never wait for each other and
+ * one bad row blocks nobody.  A row is granted to the taker whose update of it
+ * succeeds: one at most.  Lapsed leases of earlier takers are due entries like
+ * any other and go by the doubt list.
+ *
+ * A crash before the commit hands nothing out; after it, the rows are found
+ * again by the call_id, or when their leases are over.
+ *
+ * Copyright (c) 2026, idem_action contributors
+ *
+ * IDENTIFICATION
+ *	  src/outbox.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "compat.h"
+#include "access/xact.h"
+#include "apply.h"
+#include "arg.h"
+#include "catalog/pg_type.h"
+#include "errors.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "pause.h"
+#include "queue.h"
+#include "request.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+
+#define MAX_TAKE 10000
+#define FIRST_POLL 10			/* milliseconds; doubles up to LAST_POLL */
+#define LAST_POLL 1000
+
+PG_FUNCTION_INFO_V1(idem_enqueue_action);
+PG_FUNCTION_INFO_V1(idem_enqueue_actions);
+PG_FUNCTION_INFO_V1(idem_take_actions);
+PG_FUNCTION_INFO_V1(idem_take_to_verify);
+
+/*-------------------------------------------------------------------------
+ * Enqueue
+ *-------------------------------------------------------------------------
+ */
+
+/* false: somebody else was there meanwhile, look again */
+static bool
+try_enqueue(IdemLedger *ledger, IdemRequest *r, IdemAction *row, IdemVerdict *v, bool *known)
+{
+	TransactionId holder;
+	IdemFound	found;
+
+	r->now = GetCurrentTimestamp();
+	found = idem_ledger_probe(ledger, &r->action_id, row, &holder);
+	*known = false;
+	if (found == IDEM_ABSENT)
+	{
+		idem_decide_enqueue(r, v);
+		return idem_ledger_insert(ledger, &v->after, true) == IDEM_WRITTEN;
+	}
+	if (found == IDEM_HELD_NEW ||
+		(found == IDEM_HELD && idem_is_forgotten(row, r->now)))
+	{
+		idem_ledger_rest(ledger);
+		idem_ledger_wait(holder);
+		return false;
+	}
+	idem_check_identity(row, r);
+	if (idem_is_forgotten(row, r->now))
+	{
+		idem_decide_enqueue(r, v);
+		if (idem_ledger_update(ledger, row, &v->after, true) != IDEM_WRITTEN)
+			return false;
+		idem_ledger_forget_past(&r->action_id);
+		return true;
+	}
+	idem_ledger_check_visible(ledger);
+	idem_decide(row, r, v);
+	*known = true;
+	return true;
+}
+
+static void
+enqueue(IdemLedger *ledger, IdemRequest *r, IdemAction *row, IdemVerdict *v, bool *known)
+{
+	while (!try_enqueue(ledger, r, row, v, known))
+		CHECK_FOR_INTERRUPTS();
+}
+
+static TimestampTz
+not_before_arg(FunctionCallInfo fcinfo, int n)
+{
+	TimestampTz value;
+
+	if (PG_ARGISNULL(n))
+		return IDEM_NEVER;
+	value = PG_GETARG_TIMESTAMPTZ(n);
+	if (TIMESTAMP_NOT_FINITE(value))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("not_before must be a finite time"),
+				 errhint("Leave it out for an action that is due at once.")));
+	return value;
+}
+
+Datum
+idem_enqueue_action(PG_FUNCTION_ARGS)
+{
+	IdemRequest r = {0};
+	IdemLedger *ledger;
+	IdemAction	row;
+	IdemVerdict v;
+	IdemAnswer	answer;
+	Datum		result;
+	bool		known;
+
+	idem_request_intent(&r, IDEM_CALL_ENQUEUE, idem_required_text(fcinfo, 1, "intent"),
+						idem_required_text(fcinfo, 4, "scope"));
+	idem_request_key(&r, idem_required_text(fcinfo, 0, "key"));
+	idem_request_params(&r, idem_arg_content(fcinfo, 2, "params"));
+	r.draft = idem_arg_content(fcinfo, 3, "draft");
+	r.not_before = not_before_arg(fcinfo, 5);
+	r.priority = PG_ARGISNULL(6) ? 0 : PG_GETARG_INT32(6);
+	r.source = idem_arg_label(fcinfo, 7);
+	r.event_id = idem_arg_label(fcinfo, 8);
+
+	ledger = idem_ledger_open(true);
+	idem_request_rule(&r);
+	idem_request_permission(&r);
+	enqueue(ledger, &r, &row, &v, &known);
+	if (v.outcome == IDEM_MISMATCH)
+		idem_raise_mismatch(&row, &r);
+	idem_answer(&answer, &r, &v, known);
+	result = idem_claim_datum(fcinfo, &answer);
+	idem_ledger_close(ledger);
+	PG_RETURN_DATUM(result);
+}
+
+Datum
+idem_enqueue_actions(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	IdemRequest common = {0};
+	IdemBatchArgs batch;
+	IdemLedger *ledger;
+
+	idem_request_intent(&common, IDEM_CALL_ENQUEUE, idem_required_text(fcinfo, 0, "intent"),
+						idem_required_text(fcinfo, 4, "scope"));
+	common.not_before = not_before_arg(fcinfo, 5);
+	common.priority = PG_ARGISNULL(6) ? 0 : PG_GETARG_INT32(6);
+	common.source = idem_arg_label(fcinfo, 7);
+	idem_request_batch(fcinfo, &common, 1, 2, 3, 8, &batch);
+
+	InitMaterializedSRF(fcinfo, 0);
+	ledger = idem_ledger_open(true);
+	idem_request_rule(&common);
+	idem_request_permission(&common);
+	for (int i = 0; i < batch.n; i++)
+	{
+		int			position = batch.items[i].position;
+		IdemRequest *r = &batch.requests[position];
+		IdemAction	row;
+		IdemVerdict v;
+		IdemAnswer	answer;
+		bool		known;
+
+		r->rule = common.rule;
+		enqueue(ledger, r, &row, &v, &known);
+		idem_answer(&answer, r, &v, known);
+		batch.tuples[position] = idem_claim_tuple(rsinfo->setDesc, &answer);
+	}
+	idem_ledger_close(ledger);
+	return idem_batch_return(fcinfo, batch.tuples, batch.n);
+}
+
+/*-------------------------------------------------------------------------
+ * Take
+ *-------------------------------------------------------------------------
+ */
+
+typedef struct Take
+{
+	IdemRequest request;
+	text	  **intents;
+	IdemQueueWalk *walks;		/* as many as open intents */
+	bool	   *ahead;			/* the walk stands on an entry */
+	int			nintents;
+	int			nwalks;
+	text	   *scope;			/* NULL: any */
+	TupleDesc	desc;
+	HeapTuple  *tuples;
+	int			max;
+	int			taken;
+} Take;
+
+/* the rule of the row's intent, as it is now; the last one may be gone */
+static void
+set_rule(Take *take, text *intent)
+{
+	take->request.rule = idem_rule_of(VARDATA_ANY(intent), VARSIZE_ANY_EXHDR(intent), false);
+}
+
+static void
+keep(Take *take, const IdemVerdict *v)
+{
+	IdemAnswer	answer;
+
+	idem_answer(&answer, &take->request, v, true);
+	take->tuples[take->taken++] = idem_claim_tuple(take->desc, &answer);
+}
+
+/* the reply of an earlier take got lost: the rows that it still holds */
+static void
+replay(Take *take, IdemLedger *ledger)
+{
+	IdemRequest *r = &take->request;
+	ListCell   *lc;
+
+	foreach(lc, idem_queue_of_call(&r->call_id))
+	{
+		IdemAction	row;
+		IdemVerdict v;
+		TransactionId holder;
+
+		if (take->taken == take->max)
+			break;
+		if (idem_ledger_probe(ledger, lfirst(lc), &row, &holder) != IDEM_PRESENT ||
+			row.state != IDEM_IN_PROGRESS || row.lease_until <= r->now)
+			continue;
+		set_rule(take, row.intent);
+		idem_decide(&row, r, &v);
+		if (v.outcome == IDEM_CLAIMED || v.outcome == IDEM_VERIFY)
+			keep(take, &v);
+	}
+}
+
+/* hands out the action that a walk stands on, where that can be */
+static void
+try_take(Take *take, IdemLedger *ledger, const IdemQueueWalk *walk)
+{
+	IdemRequest *r = &take->request;
+	IdemAction	row;
+	IdemVerdict v;
+	TransactionId holder;
+
+	if (idem_ledger_probe(ledger, &walk->action_id, &row, &holder) != IDEM_PRESENT ||
+		row.due_at == IDEM_NEVER || row.due_at > r->now ||
+		(take->scope != NULL && !idem_text_equal(take->scope, row.scope)))
+		return;
+	set_rule(take, row.intent);
+	idem_decide(&row, r, &v);
+	if (!v.changes || idem_ledger_update(ledger, &row, &v.after, false) != IDEM_WRITTEN)
+		return;
+	idem_append_lines(&row, &v);
+	ForceSyncCommit();
+	if (v.outcome == IDEM_CLAIMED || v.outcome == IDEM_VERIFY)
+		keep(take, &v);
+}
+
+/* the walk whose entry comes first: higher priority, then due longer */
+static int
+best_walk(const Take *take)
+{
+	int			best = -1;
+
+	for (int i = 0; i < take->nwalks; i++)
+	{
+		const IdemQueueWalk *walk = &take->walks[i];
+
+		if (take->ahead[i] &&
+			(best < 0 || walk->priority > take->walks[best].priority ||
+			 (walk->priority == take->walks[best].priority &&
+			  walk->due_at < take->walks[best].due_at)))
+			best = i;
+	}
+	return best;
+}
+
+/* opens a walk for each intent that hands out; IA005 or IA008 where none may */
+static void
+open_walks(Take *take)
+{
+	IdemRequest *r = &take->request;
+	int			allowed = 0;
+
+	take->nwalks = 0;
+	for (int i = 0; i < take->nintents; i++)
+	{
+		text	   *intent = take->intents[i];
+		bool		last = allowed == 0 && i == take->nintents - 1;
+		const IdemRule *rule;
+
+		rule = idem_rule_of(VARDATA_ANY(intent), VARSIZE_ANY_EXHDR(intent),
+							last && idem_require_rule);
+		if ((rule->intent == NULL && idem_require_rule) || !idem_rule_lets_act(rule))
+		{
+			if (last)
+			{
+				r->rule = rule;
+				r->intent = intent;
+				idem_request_permission(r);
+			}
+			continue;
+		}
+		allowed++;
+		if (idem_is_paused(intent))
+			continue;
+		idem_queue_start(&take->walks[take->nwalks], intent);
+		take->ahead[take->nwalks] = idem_queue_next(&take->walks[take->nwalks], r->now);
+		take->nwalks++;
+	}
+}
+
+/* one look at the queues; leaves everything closed again */
+static void
+take_round(Take *take)
+{
+	IdemRequest *r = &take->request;
+	IdemLedger *ledger = idem_ledger_open(true);
+	int			i;
+
+	r->now = GetCurrentTimestamp();
+	if (!idem_uuid_is_null(&r->call_id))
+		replay(take, ledger);
+	if (take->taken == 0)
+	{
+		open_walks(take);
+		while (take->taken < take->max && (i = best_walk(take)) >= 0)
+		{
+			CHECK_FOR_INTERRUPTS();
+			try_take(take, ledger, &take->walks[i]);
+			take->ahead[i] = idem_queue_next(&take->walks[i], r->now);
+		}
+		for (i = 0; i < take->nwalks; i++)
+			idem_queue_end(&take->walks[i]);
+	}
+	idem_ledger_close(ledger);
+}
+
+static void
+intents_arg(FunctionCallInfo fcinfo, Take *take)
+{
+	Datum	   *values;
+	bool	   *nulls;
+	int			n = idem_arg_array(fcinfo, 0, "intents", TEXTOID, -1, &values, &nulls);
+
+	if (n == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("intents must name at least one intent")));
+	take->intents = palloc(n * sizeof(text *));
+	take->walks = palloc(n * sizeof(IdemQueueWalk));
+	take->ahead = palloc0(n * sizeof(bool));
+	take->nintents = 0;
+	for (int i = 0; i < n; i++)
+	{
+		bool		twice = false;
+
+		if (nulls[i])
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("intents must not hold nulls")));
+		take->intents[take->nintents] = DatumGetTextPP(values[i]);
+		for (int j = 0; j < take->nintents; j++)
+			twice = twice || idem_text_equal(take->intents[j], take->intents[take->nintents]);
+		if (!twice)
+			take->nintents++;
+	}
+}
+
+static Datum
+take(FunctionCallInfo fcinfo, IdemCall call)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Take		t = {.request = {.call = call, .retry_after = -1}};
+	TimestampTz deadline;
+	long		pause = FIRST_POLL;
+
+	intents_arg(fcinfo, &t);
+	idem_refuse_open_transaction(idem_arg_bool(fcinfo, 7, false));
+	t.max = PG_ARGISNULL(1) ? 1 : PG_GETARG_INT32(1);
+	if (t.max < 1 || t.max > MAX_TAKE)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("max must be between 1 and %d", MAX_TAKE),
+				 errhint("Take no more than can be done within the lease.")));
+	t.request.lease = idem_arg_lease(fcinfo, 2);
+	t.request.worker = idem_arg_label(fcinfo, 3);
+	t.scope = idem_arg_text(fcinfo, 4);
+	deadline = GetCurrentTimestamp() + idem_wait_arg(fcinfo, 5);
+	idem_request_call_id(&t.request, fcinfo, 6);
+
+	InitMaterializedSRF(fcinfo, 0);
+	t.desc = rsinfo->setDesc;
+	t.tuples = palloc(t.max * sizeof(HeapTuple));
+	for (;;)
+	{
+		long		left;
+
+		take_round(&t);
+		left = (deadline - GetCurrentTimestamp()) / 1000;
+		if (t.taken > 0 || left <= 0)
+			break;
+		idem_poll(Min(left, pause));
+		pause = Min(pause * 2, LAST_POLL);
+	}
+	return idem_batch_return(fcinfo, t.tuples, t.taken);
+}
+
+Datum
+idem_take_actions(PG_FUNCTION_ARGS)
+{
+	return take(fcinfo, IDEM_CALL_TAKE);
+}
+
+Datum
+idem_take_to_verify(PG_FUNCTION_ARGS)
+{
+	return take(fcinfo, IDEM_CALL_TAKE_TO_VERIFY);
+}

@@ -1,0 +1,202 @@
+/*-------------------------------------------------------------------------
+ *
+ * pause.c
+ *	  Intents that hand nothing out for the time being.
+ *
+ * A pause is a row of idem_state, by the name of the intent or '' for all of
+ * them.  Every hand-out asks, so each backend keeps the list; a statement
+ * trigger on idem_state invalidates it like the rules (see rule.c).  A hand-out
+ * that had its table lock before the pause committed may still go through.
+ *
+ * Copyright (c) 2026, idem_action contributors
+ *
+ * IDENTIFICATION
+ *	  src/pause.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "compat.h"
+#include "pause.h"
+#include "access.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "arg.h"
+#include "catalog/pg_type.h"
+#include "detail.h"
+#include "errors.h"
+#include "executor/spi.h"
+#include "key.h"
+#include "ledger.h"
+#include "miscadmin.h"
+#include "nodes/pg_list.h"
+#include "rule.h"
+#include "table.h"
+#include "utils/builtins.h"
+#include "utils/inval.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+
+/* columns of idem_state that are read here */
+enum
+{
+	STATE_KIND,
+	STATE_NAME
+};
+
+static List *paused = NIL;		/* names of intents, '' for all */
+static MemoryContext paused_context = NULL;
+static bool paused_valid = false;
+static Oid	paused_relid = InvalidOid;
+
+PG_FUNCTION_INFO_V1(idem_pause_intent);
+PG_FUNCTION_INFO_V1(idem_resume_intent);
+
+static void
+forget_pauses(Datum arg, Oid relid)
+{
+	if (relid == paused_relid || !OidIsValid(relid))
+		paused_valid = false;
+}
+
+static void
+load_pauses(void)
+{
+	Relation	rel;
+	TableScanDesc scan;
+	TupleTableSlot *slot;
+	MemoryContext old;
+
+	if (paused_context == NULL)
+	{
+		paused_context = AllocSetContextCreate(CacheMemoryContext,
+											   "idem_action pauses",
+											   ALLOCSET_SMALL_SIZES);
+		CacheRegisterRelcacheCallback(forget_pauses, (Datum) 0);
+	}
+	rel = table_open(idem_relation_oid("idem_state"), AccessShareLock);
+	MemoryContextReset(paused_context);
+	paused = NIL;
+	paused_relid = RelationGetRelid(rel);
+	paused_valid = true;
+
+	/* not MVCC: neither the transaction's snapshot nor predicate locks */
+	slot = table_slot_create(rel, NULL);
+	scan = table_beginscan_strat(rel, SnapshotSelf, 0, NULL, true, false);
+	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
+	{
+		slot_getallattrs(slot);
+		if (!idem_text_is(DatumGetTextPP(slot->tts_values[STATE_KIND]), "pause"))
+			continue;
+		old = MemoryContextSwitchTo(paused_context);
+		paused = lappend(paused, DatumGetTextPCopy(slot->tts_values[STATE_NAME]));
+		MemoryContextSwitchTo(old);
+	}
+	table_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	table_close(rel, AccessShareLock);
+}
+
+bool
+idem_is_paused(text *intent)
+{
+	ListCell   *lc;
+
+	if (!paused_valid)
+		load_pauses();
+	foreach(lc, paused)
+	{
+		text	   *name = lfirst(lc);
+
+		if (VARSIZE_ANY_EXHDR(name) == 0 || idem_text_equal(name, intent))
+			return true;
+	}
+	return false;
+}
+
+#define SQL_PAUSE \
+	"INSERT INTO idem.idem_state (kind, name, reason, role, actor, since)" \
+	" VALUES ('pause', $1, $2, $3, $4, pg_catalog.clock_timestamp()) ON CONFLICT DO NOTHING"
+#define SQL_RESUME \
+	"DELETE FROM idem.idem_state WHERE kind OPERATOR(pg_catalog.=) 'pause' AND name OPERATOR(pg_catalog.=) $1"
+
+/* pause and resume; a repeat changes and records nothing */
+static void
+change_pause(text *intent, text *reason, text *actor, bool pause)
+{
+	Oid			types[4] = {TEXTOID, TEXTOID, TEXTOID, TEXTOID};
+	Datum		values[4];
+	char		nulls[4] = {' ', ' ', ' ', ' '};
+	char	   *role = GetUserNameFromId(GetUserId(), false);
+	IdemOwner	caller;
+	int			rc;
+	bool		changed;
+
+	if (intent != NULL)
+	{
+		idem_check_intent(VARSIZE_ANY_EXHDR(intent));
+		if (!idem_rule_lets_decide(idem_rule_of(VARDATA_ANY(intent), VARSIZE_ANY_EXHDR(intent),
+												idem_require_rule)))
+			ereport(ERROR,
+					(errcode(ERRCODE_IDEM_NOT_PERMITTED),
+					 errmsg("intent \"%s\" is for its resolvers to pause and resume",
+							text_to_cstring(intent))));
+	}
+	else
+		intent = cstring_to_text("");
+	values[0] = PointerGetDatum(intent);
+	values[1] = PointerGetDatum(reason);
+	values[2] = CStringGetTextDatum(role);
+	values[3] = PointerGetDatum(actor);
+	if (reason == NULL)
+		nulls[1] = 'n';
+	if (actor == NULL)
+		nulls[3] = 'n';
+
+	SPI_connect();
+	idem_owner_enter(&caller);
+	rc = SPI_execute_with_args(pause ? SQL_PAUSE : SQL_RESUME, pause ? 4 : 1,
+							   types, values, nulls, false, 0);
+	if (rc != (pause ? SPI_OK_INSERT : SPI_OK_DELETE))
+		elog(ERROR, "SPI_execute_with_args returned %s", SPI_result_code_string(rc));
+	changed = SPI_processed > 0;
+	idem_owner_leave(&caller);
+	SPI_finish();
+
+	if (changed)
+	{
+		IdemEvent	event = {
+			.event = pause ? "paused" : "resumed",
+			.intent = text_to_cstring(intent),
+			.actor = actor,
+		};
+		StringInfoData detail;
+
+		idem_detail_start(&detail);
+		idem_detail_add_text(&detail, "reason", reason);
+		event.detail = idem_detail_end(&detail);
+		idem_ledger_append(&event);
+		ForceSyncCommit();
+	}
+}
+
+Datum
+idem_pause_intent(PG_FUNCTION_ARGS)
+{
+	if (PG_ARGISNULL(1))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("reason must not be null"),
+				 errhint("Say why, for whoever finds the intent paused.")));
+	change_pause(idem_arg_text(fcinfo, 0), idem_arg_label(fcinfo, 1),
+				 idem_arg_label(fcinfo, 2), true);
+	PG_RETURN_VOID();
+}
+
+Datum
+idem_resume_intent(PG_FUNCTION_ARGS)
+{
+	change_pause(idem_arg_text(fcinfo, 0), NULL, idem_arg_label(fcinfo, 1), false);
+	PG_RETURN_VOID();
+}

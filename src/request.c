@@ -1,0 +1,359 @@
+/*-------------------------------------------------------------------------
+ *
+ * request.c
+ *	  From arguments to a request, and from a verdict to an answer.
+ *
+ * What can be wrong with an argument is found here, before anything is read or
+ * written, so that an error costs nothing.  An error names facts and lengths,
+ * never a key or a content.
+ *
+ * Copyright (c) 2026, idem_action contributors
+ *
+ * IDENTIFICATION
+ *	  src/request.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "compat.h"
+#include "request.h"
+#include "access/xact.h"
+#include "arg.h"
+#include "canon.h"
+#include "catalog/pg_type.h"
+#include "errors.h"
+#include "funcapi.h"
+#include "key.h"
+#include "miscadmin.h"
+#include "pause.h"
+#include "storage/latch.h"
+#include "utils/builtins.h"
+#include "utils/typcache.h"
+#include "utils/wait_event.h"
+
+#define MAX_WAIT (30 * USECS_PER_SEC)
+
+/* 25001, unless the caller says that it knows */
+void
+idem_refuse_open_transaction(bool in_transaction)
+{
+	if (!in_transaction && IsTransactionBlock())
+		ereport(ERROR,
+				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+				 errmsg("a claim in an open transaction protects nothing outside it"),
+				 errdetail("A crash before COMMIT would forget the claim, though the action may have taken effect."),
+				 errhint("Commit first, or claim outside of a transaction (psycopg: autocommit=True). "
+						 "If the effect is in this database too, pass in_transaction => true.")));
+}
+
+text *
+idem_required_text(FunctionCallInfo fcinfo, int n, const char *name)
+{
+	if (PG_ARGISNULL(n))
+		ereport(ERROR,
+				(errcode(ERRCODE_IDEM_INVALID_KEY),
+				 errmsg("%s must not be null", name),
+				 errhint("Key, intent and scope say what makes the action unique.")));
+	return PG_GETARG_TEXT_PP(n);
+}
+
+/* the key of an action, checked, and the id that follows from it */
+void
+idem_request_key(IdemRequest *r, text *key)
+{
+	idem_check_key(VARSIZE_ANY_EXHDR(key));
+	r->key = key;
+	idem_action_id_plain(VARDATA_ANY(r->scope), VARSIZE_ANY_EXHDR(r->scope),
+						 VARDATA_ANY(r->intent), VARSIZE_ANY_EXHDR(r->intent),
+						 VARDATA_ANY(key), VARSIZE_ANY_EXHDR(key), &r->action_id);
+}
+
+void
+idem_request_intent(IdemRequest *r, IdemCall call, text *intent, text *scope)
+{
+	idem_check_intent(VARSIZE_ANY_EXHDR(intent));
+	idem_check_scope(VARSIZE_ANY_EXHDR(scope));
+	r->call = call;
+	r->intent = intent;
+	r->scope = scope;
+	r->retry_after = -1;
+	r->not_before = IDEM_NEVER;
+}
+
+void
+idem_request_params(IdemRequest *r, Jsonb *params)
+{
+	r->params = params;
+	r->params_digest = NULL;
+	if (params != NULL)
+	{
+		r->params_digest = palloc(VARHDRSZ + IDEM_DIGEST_LENGTH);
+		SET_VARSIZE(r->params_digest, VARHDRSZ + IDEM_DIGEST_LENGTH);
+		idem_params_digest(params, (uint8 *) VARDATA(r->params_digest));
+	}
+}
+
+/* the rule and the pause; asked for after each opening of the ledger, as they
+ * may have changed */
+void
+idem_request_rule(IdemRequest *r)
+{
+	r->rule = idem_rule_of(VARDATA_ANY(r->intent), VARSIZE_ANY_EXHDR(r->intent),
+						   idem_require_rule);
+	if (r->rule->scoped && VARSIZE_ANY_EXHDR(r->scope) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_IDEM_INVALID_KEY),
+				 errmsg("intent \"%s\" needs a scope", text_to_cstring(r->intent)),
+				 errhint("Pass the tenant as scope.")));
+	r->paused = idem_is_paused(r->intent);
+}
+
+/* who is outside the rule's roles may not make or take its actions */
+void
+idem_request_permission(const IdemRequest *r)
+{
+	if (!idem_rule_lets_act(r->rule))
+		ereport(ERROR,
+				(errcode(ERRCODE_IDEM_NOT_PERMITTED),
+				 errmsg("intent \"%s\" is for its workers only", text_to_cstring(r->intent)),
+				 errhint("The rule's worker_role names the role whose members may act.")));
+}
+
+void
+idem_request_call_id(IdemRequest *r, FunctionCallInfo fcinfo, int n)
+{
+	if (!PG_ARGISNULL(n))
+		r->call_id = *PG_GETARG_UUID_P(n);
+}
+
+/* a call_id that equals the key or the event would give the grant to a twin */
+void
+idem_request_check_call_id(const IdemRequest *r)
+{
+	char		buf[IDEM_PROVIDER_KEY_SIZE];
+	text	   *others[] = {r->key, r->event_id};
+
+	if (idem_uuid_is_null(&r->call_id))
+		return;
+	idem_provider_key(&r->call_id, 1, buf);
+	for (int i = 0; i < (int) lengthof(others); i++)
+	{
+		if (others[i] != NULL && VARSIZE_ANY_EXHDR(others[i]) == strlen(buf) &&
+			pg_strncasecmp(VARDATA_ANY(others[i]), buf, strlen(buf)) == 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_IDEM_INVALID_KEY),
+					 errmsg("call_id must not be the key or the event's id"),
+					 errdetail("A second delivery would be taken for a lost reply, and both would act."),
+					 errhint("Make a fresh random uuid for each call, and repeat it only where that call's reply was lost.")));
+	}
+}
+
+int64
+idem_wait_arg(FunctionCallInfo fcinfo, int n)
+{
+	int64		wait = idem_arg_usec(fcinfo, n, "wait");
+
+	if (wait > MAX_WAIT)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("wait must be at most 30 seconds"),
+				 errhint("Ask again after retry_after instead.")));
+	return wait;
+}
+
+void
+idem_raise_mismatch(const IdemAction *action, const IdemRequest *r)
+{
+	char	   *difference = action->params != NULL ?
+		idem_params_difference(action->params, r->params) : NULL;
+
+	ereport(ERROR,
+			(errcode(ERRCODE_IDEM_PARAMS_MISMATCH),
+			 errmsg("the action is known with other params"),
+			 difference != NULL ?
+			 errdetail("Differing: %s.", difference) :
+			 errdetail("The stored params are not kept any more, only their fingerprint."),
+			 errhint("Changed facts are another action: give it a key of its own, or correct the params.")));
+}
+
+/* two actions with one id would be one action: not believed, but looked at */
+void
+idem_check_identity(const IdemAction *action, const IdemRequest *r)
+{
+	if (!idem_text_equal(action->intent, r->intent) ||
+		!idem_text_equal(action->scope, r->scope) ||
+		(action->key != NULL && !idem_text_equal(action->key, r->key)))
+		elog(ERROR, "the action_id of this key belongs to another action");
+}
+
+/* a success is never lost for being too large: what is too large is left out */
+void
+idem_request_success(IdemRequest *r, text *external_ref, Jsonb *result)
+{
+	bool		long_ref = external_ref != NULL &&
+		VARSIZE_ANY_EXHDR(external_ref) > IDEM_MAX_EXTERNAL_REF;
+	bool		long_result = result != NULL &&
+		(int) (VARSIZE(result) - VARHDRSZ) > idem_max_content;
+
+	r->call = IDEM_CALL_COMPLETE;
+	r->retry_after = -1;
+	r->external_ref = long_ref ? NULL : external_ref;
+	r->result = long_result ? NULL : result;
+	if (long_ref && long_result)
+		r->dropped = "external_ref and result were too large and are not kept";
+	else if (long_ref)
+		r->dropped = "external_ref was longer than 2 kB and is not kept";
+	else if (long_result)
+		r->dropped = "result was larger than idem_action.max_content and is not kept";
+	else
+		r->dropped = NULL;
+}
+
+/*
+ * The requests of a batch, one for each key, in the order of the input, and the
+ * order to apply them in.  The numbers are those of the arguments; event_ids is
+ * negative where the function has none.
+ */
+void
+idem_request_batch(FunctionCallInfo fcinfo, const IdemRequest *common,
+				   int keys_arg, int params_arg, int drafts_arg, int event_ids_arg,
+				   IdemBatchArgs *batch)
+{
+	Datum	   *keys;
+	Datum	   *params;
+	Datum	   *drafts;
+	Datum	   *event_ids = NULL;
+	bool	   *key_nulls;
+	bool	   *param_nulls;
+	bool	   *draft_nulls;
+	bool	   *event_nulls = NULL;
+	int			n;
+
+	n = idem_arg_array(fcinfo, keys_arg, "keys", TEXTOID, -1, &keys, &key_nulls);
+	idem_arg_array(fcinfo, params_arg, "params", JSONBOID, n, &params, &param_nulls);
+	idem_arg_array(fcinfo, drafts_arg, "drafts", JSONBOID, n, &drafts, &draft_nulls);
+	idem_arg_array(fcinfo, event_ids_arg, "event_ids", TEXTOID, n, &event_ids, &event_nulls);
+
+	batch->n = n;
+	batch->requests = palloc_extended(Max(n, 1) * sizeof(IdemRequest), MCXT_ALLOC_HUGE);
+	batch->items = palloc(Max(n, 1) * sizeof(IdemBatchItem));
+	batch->tuples = palloc(Max(n, 1) * sizeof(HeapTuple));
+	for (int i = 0; i < n; i++)
+	{
+		IdemRequest *r = &batch->requests[i];
+
+		*r = *common;
+		if (key_nulls[i])
+			ereport(ERROR,
+					(errcode(ERRCODE_IDEM_INVALID_KEY),
+					 errmsg("key must not be null"),
+					 errdetail("Element %d of keys is null.", i + 1)));
+		idem_request_key(r, DatumGetTextPP(keys[i]));
+		if (params != NULL && !param_nulls[i])
+		{
+			idem_content_check(DatumGetJsonbP(params[i]), "params");
+			idem_request_params(r, DatumGetJsonbP(params[i]));
+		}
+		if (drafts != NULL && !draft_nulls[i])
+		{
+			r->draft = DatumGetJsonbP(drafts[i]);
+			idem_content_check(r->draft, "draft");
+		}
+		if (event_ids != NULL && !event_nulls[i])
+			r->event_id = idem_text_cut(DatumGetTextPP(event_ids[i]), IDEM_MAX_LABEL);
+		idem_request_check_call_id(r);
+		batch->items[i].action_id = r->action_id;
+		batch->items[i].position = i;
+	}
+	idem_batch_sort(batch->items, n);
+}
+
+/*
+ * What the verdict on a claim answers.  "known" says that the ledger had the
+ * row before; the answer points into the verdict.
+ */
+void
+idem_answer(IdemAnswer *answer, const IdemRequest *r, const IdemVerdict *v, bool known)
+{
+	memset(answer, 0, sizeof(*answer));
+	answer->outcome = v->outcome;
+	answer->now = r->now;
+	answer->lease = r->rule->lease;
+	answer->kept_draft = v->kept_draft;
+	answer->action_id = &r->action_id;
+	answer->scope = r->scope;
+	answer->intent = r->intent;
+	answer->key = r->key;
+	if (v->outcome == IDEM_CONTENDED)
+		answer->repeat = true;
+	else if (known || v->outcome != IDEM_PAUSED)
+	{
+		answer->action = &v->after;
+		/* a replayed grant is told what the lost reply told */
+		answer->repeat = known &&
+			!(v->outcome == IDEM_CLAIMED && !v->changes &&
+			  v->after.claimed_at == v->after.created_at);
+	}
+}
+
+/* the answer as the function's result */
+Datum
+idem_claim_datum(FunctionCallInfo fcinfo, const IdemAnswer *answer)
+{
+	TupleDesc	desc = idem_answer_desc(fcinfo);
+	HeapTuple	tuple = idem_claim_tuple(desc, answer);
+
+	ReleaseTupleDesc(desc);
+	return HeapTupleGetDatum(tuple);
+}
+
+/* the answer to a report or a decision */
+void
+idem_report_of(IdemReport *report, const pg_uuid_t *id, const IdemVerdict *v)
+{
+	report->action_id = *id;
+	report->known = true;
+	report->accepted = v->accepted;
+	report->state = v->after.state;
+	report->revision = v->after.revision;
+	report->note = v->note;
+}
+
+/* rivals take overlapping batches in one order; twins in that of the input */
+static int
+compare_items(const void *a, const void *b)
+{
+	const IdemBatchItem *x = a;
+	const IdemBatchItem *y = b;
+	int			order = memcmp(&x->action_id, &y->action_id, sizeof(pg_uuid_t));
+
+	return order != 0 ? order : x->position - y->position;
+}
+
+void
+idem_batch_sort(IdemBatchItem *items, int n)
+{
+	qsort(items, n, sizeof(IdemBatchItem), compare_items);
+}
+
+/* the rows of a function that has called InitMaterializedSRF */
+Datum
+idem_batch_return(FunctionCallInfo fcinfo, HeapTuple *tuples, int n)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	for (int i = 0; i < n; i++)
+		tuplestore_puttuple(rsinfo->setResult, tuples[i]);
+	PG_RETURN_NULL();
+}
+
+/* a short sleep between two looks, interruptible */
+void
+idem_poll(long milliseconds)
+{
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 milliseconds, PG_WAIT_EXTENSION);
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+}

@@ -1,0 +1,116 @@
+/*-------------------------------------------------------------------------
+ *
+ * table.c
+ *	  Writing rows of the ledger's tables without the executor.
+ *
+ * Every index is maintained, also one that a DBA has added.  Constraints are
+ * not checked here: who builds the row answers for them.
+ *
+ * Copyright (c) 2026, idem_action contributors
+ *
+ * IDENTIFICATION
+ *	  src/table.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "compat.h"
+#include "table.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/namespace.h"
+#include "errors.h"
+#include "idem_action.h"
+#include "nodes/makefuncs.h"
+#include "utils/lsyscache.h"
+
+/* a relation of the ledger by its name; never a cached OID */
+Oid
+idem_relation_oid(const char *name)
+{
+	Oid			schema = get_namespace_oid(IDEM_SCHEMA, true);
+	Oid			relid = OidIsValid(schema) ? get_relname_relid(name, schema) : InvalidOid;
+
+	if (!OidIsValid(relid))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the ledger's relation \"%s\" is missing", name),
+				 errhint("Create the extension idem_action in this database.")));
+	return relid;
+}
+
+void
+idem_table_open(IdemTable *table, const char *name, LOCKMODE lockmode)
+{
+	table->rel = table_open(idem_relation_oid(name), lockmode);
+	table->slot = NULL;
+	table->estate = NULL;
+	table->indexes = NULL;
+}
+
+void
+idem_table_close(IdemTable *table, LOCKMODE lockmode)
+{
+	if (table->slot != NULL)
+		ExecDropSingleTupleTableSlot(table->slot);
+	if (table->indexes != NULL)
+	{
+		ExecCloseIndices(table->indexes);
+		FreeExecutorState(table->estate);
+	}
+	table_close(table->rel, lockmode);
+}
+
+/* an empty slot to build a row in; stored by ExecStoreVirtualTuple */
+TupleTableSlot *
+idem_table_slot(IdemTable *table)
+{
+	if (table->slot == NULL)
+		table->slot = MakeSingleTupleTableSlot(RelationGetDescr(table->rel), &TTSOpsVirtual);
+	else
+		ExecClearTuple(table->slot);
+	return table->slot;
+}
+
+static void
+open_indexes(IdemTable *table)
+{
+	if (table->indexes != NULL)
+		return;
+	table->estate = CreateExecutorState();
+	table->indexes = makeNode(ResultRelInfo);
+	InitResultRelInfo(table->indexes, table->rel, 1, NULL, 0);
+	ExecOpenIndices(table->indexes, false);
+}
+
+/*
+ * Writes the row in the slot and all its index entries.  With an arbiter, a
+ * unique index, a duplicate there makes it false without waiting or raising:
+ * the caller then has to delete the row again.
+ */
+bool
+idem_table_insert(IdemTable *table, Oid arbiter)
+{
+	List	   *arbiters = OidIsValid(arbiter) ? list_make1_oid(arbiter) : NIL;
+	bool		conflict = false;
+
+	open_indexes(table);
+	table_tuple_insert(table->rel, table->slot, GetCurrentCommandId(true), 0, NULL);
+	if (table->indexes->ri_NumIndices > 0)
+		list_free(ExecInsertIndexTuples(table->indexes, table->slot, table->estate,
+										false, OidIsValid(arbiter), &conflict,
+										arbiters, false));
+	return !conflict;
+}
+
+/* after table_tuple_update of the row in the slot */
+void
+idem_table_index_update(IdemTable *table, TU_UpdateIndexes which)
+{
+	if (which == TU_None)
+		return;
+	open_indexes(table);
+	list_free(ExecInsertIndexTuples(table->indexes, table->slot, table->estate,
+									true, false, NULL, NIL, which == TU_Summarizing));
+}
