@@ -21,6 +21,7 @@
 #include "access/htup_details.h"
 #include "key.h"
 #include "ledger.h"
+#include "table.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/typcache.h"
@@ -129,27 +130,6 @@ retry_after(const IdemAnswer *answer, double *seconds)
 	}
 }
 
-static inline void
-put(Datum *v, bool *n, int col, Datum value)
-{
-	v[col] = value;
-	n[col] = false;
-}
-
-static inline void
-put_pointer(Datum *v, bool *n, int col, const void *value)
-{
-	v[col] = PointerGetDatum(value);
-	n[col] = value == NULL;
-}
-
-static inline void
-put_time(Datum *v, bool *n, int col, TimestampTz value)
-{
-	v[col] = TimestampTzGetDatum(value);
-	n[col] = value == IDEM_NEVER;
-}
-
 /* everything the row tells; contents only where they are the caller's to see */
 static void
 put_action(const IdemAnswer *answer, Datum *v, bool *n)
@@ -159,35 +139,35 @@ put_action(const IdemAnswer *answer, Datum *v, bool *n)
 	char		provider_key[IDEM_PROVIDER_KEY_SIZE];
 
 	idem_provider_key(&a->action_id, a->generation, provider_key);
-	put(v, n, C_ACTION_ID, UUIDPGetDatum(&a->action_id));
+	idem_put(v, n, C_ACTION_ID, UUIDPGetDatum(&a->action_id));
 	if (holds)
-		put(v, n, C_CLAIM_ID, UUIDPGetDatum(&a->claim_id));
-	put(v, n, C_ATTEMPT, Int32GetDatum(a->attempt));
-	put(v, n, C_GENERATION, Int32GetDatum(a->generation));
-	put_pointer(v, n, C_STATE, idem_state_name(a->state));
-	put_pointer(v, n, C_REASON, a->reason);
+		idem_put(v, n, C_CLAIM_ID, UUIDPGetDatum(&a->claim_id));
+	idem_put(v, n, C_ATTEMPT, Int32GetDatum(a->attempt));
+	idem_put(v, n, C_GENERATION, Int32GetDatum(a->generation));
+	idem_put_pointer(v, n, C_STATE, idem_state_name(a->state));
+	idem_put_pointer(v, n, C_REASON, a->reason);
 	if (a->reason == NULL && answer->kept_draft)
-		put_pointer(v, n, C_REASON, cstring_to_text("other_draft_kept"));
-	put_time(v, n, C_LEASE_UNTIL, a->lease_until);
-	put_pointer(v, n, C_PROVIDER_KEY, cstring_to_text(provider_key));
-	put_pointer(v, n, C_SCOPE, a->scope);
-	put_pointer(v, n, C_INTENT, a->intent);
-	put_pointer(v, n, C_KEY, a->key);
-	put(v, n, C_REVISION, Int64GetDatum(a->revision));
-	put(v, n, C_UNCERTAIN, BoolGetDatum(a->uncertain));
-	put_pointer(v, n, C_SOURCE, a->source);
-	put_pointer(v, n, C_EVENT_ID, a->event_id);
-	put_pointer(v, n, C_WORKER, a->worker);
-	put_time(v, n, C_CLAIMED_AT, a->claimed_at);
-	put(v, n, C_FIRST_SEEN, TimestampTzGetDatum(a->created_at));
-	put_time(v, n, C_FINISHED_AT, a->finished_at);
+		idem_put_pointer(v, n, C_REASON, cstring_to_text("other_draft_kept"));
+	idem_put_time(v, n, C_LEASE_UNTIL, a->lease_until);
+	idem_put_pointer(v, n, C_PROVIDER_KEY, cstring_to_text(provider_key));
+	idem_put_pointer(v, n, C_SCOPE, a->scope);
+	idem_put_pointer(v, n, C_INTENT, a->intent);
+	idem_put_pointer(v, n, C_KEY, a->key);
+	idem_put(v, n, C_REVISION, Int64GetDatum(a->revision));
+	idem_put(v, n, C_UNCERTAIN, BoolGetDatum(a->uncertain));
+	idem_put_pointer(v, n, C_SOURCE, a->source);
+	idem_put_pointer(v, n, C_EVENT_ID, a->event_id);
+	idem_put_pointer(v, n, C_WORKER, a->worker);
+	idem_put_time(v, n, C_CLAIMED_AT, a->claimed_at);
+	idem_put(v, n, C_FIRST_SEEN, TimestampTzGetDatum(a->created_at));
+	idem_put_time(v, n, C_FINISHED_AT, a->finished_at);
 	if (answer->outcome != IDEM_MISMATCH)
 	{
-		put_pointer(v, n, C_PARAMS, a->params);
-		put_pointer(v, n, C_DRAFT, a->draft);
-		put_pointer(v, n, C_EXTERNAL_REF, a->external_ref);
-		put_pointer(v, n, C_RESULT, a->result);
-		put_pointer(v, n, C_ERROR, a->error);
+		idem_put_pointer(v, n, C_PARAMS, a->params);
+		idem_put_pointer(v, n, C_DRAFT, a->draft);
+		idem_put_pointer(v, n, C_EXTERNAL_REF, a->external_ref);
+		idem_put_pointer(v, n, C_RESULT, a->result);
+		idem_put_pointer(v, n, C_ERROR, a->error);
 	}
 }
 
@@ -201,19 +181,19 @@ idem_claim_tuple(TupleDesc desc, const IdemAnswer *answer)
 	if (desc->natts != CLAIM_NCOLS)
 		elog(ERROR, "type idem.claim does not fit the loaded library");
 	memset(n, true, sizeof(n));
-	put(v, n, C_GRANTED, BoolGetDatum(answer->outcome == IDEM_CLAIMED));
-	put_pointer(v, n, C_OUTCOME, cstring_to_text(outcome_names[answer->outcome]));
-	put(v, n, C_REPEAT, BoolGetDatum(answer->repeat));
+	idem_put(v, n, C_GRANTED, BoolGetDatum(answer->outcome == IDEM_CLAIMED));
+	idem_put_pointer(v, n, C_OUTCOME, cstring_to_text(outcome_names[answer->outcome]));
+	idem_put(v, n, C_REPEAT, BoolGetDatum(answer->repeat));
 	if (retry_after(answer, &seconds))
-		put(v, n, C_RETRY_AFTER, Float8GetDatum(seconds));
+		idem_put(v, n, C_RETRY_AFTER, Float8GetDatum(seconds));
 	if (answer->action != NULL)
 		put_action(answer, v, n);
 	else
 	{
-		put(v, n, C_ACTION_ID, UUIDPGetDatum(answer->action_id));
-		put_pointer(v, n, C_SCOPE, answer->scope);
-		put_pointer(v, n, C_INTENT, answer->intent);
-		put_pointer(v, n, C_KEY, answer->key);
+		idem_put(v, n, C_ACTION_ID, UUIDPGetDatum(answer->action_id));
+		idem_put_pointer(v, n, C_SCOPE, answer->scope);
+		idem_put_pointer(v, n, C_INTENT, answer->intent);
+		idem_put_pointer(v, n, C_KEY, answer->key);
 	}
 	return heap_form_tuple(desc, v, n);
 }
@@ -227,14 +207,14 @@ idem_report_tuple(TupleDesc desc, const IdemReport *report)
 	if (desc->natts != REPORT_NCOLS)
 		elog(ERROR, "type idem.report does not fit the loaded library");
 	memset(n, true, sizeof(n));
-	put(v, n, R_ACTION_ID, UUIDPGetDatum(&report->action_id));
-	put(v, n, R_ACCEPTED, BoolGetDatum(report->accepted));
+	idem_put(v, n, R_ACTION_ID, UUIDPGetDatum(&report->action_id));
+	idem_put(v, n, R_ACCEPTED, BoolGetDatum(report->accepted));
 	if (report->known)
 	{
-		put_pointer(v, n, R_STATE, idem_state_name(report->state));
-		put(v, n, R_REVISION, Int64GetDatum(report->revision));
+		idem_put_pointer(v, n, R_STATE, idem_state_name(report->state));
+		idem_put(v, n, R_REVISION, Int64GetDatum(report->revision));
 	}
 	if (report->note != NULL)
-		put_pointer(v, n, R_NOTE, cstring_to_text(report->note));
+		idem_put_pointer(v, n, R_NOTE, cstring_to_text(report->note));
 	return heap_form_tuple(desc, v, n);
 }

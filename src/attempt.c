@@ -180,7 +180,7 @@ idem_complete_action(PG_FUNCTION_ARGS)
 	IdemRequest r = {0};
 
 	idem_request_success(&r, idem_arg_text(fcinfo, 2),
-				PG_ARGISNULL(3) ? NULL : PG_GETARG_JSONB_P(3));
+						 PG_ARGISNULL(3) ? NULL : PG_GETARG_JSONB_P(3));
 	return report_one(fcinfo, &r);
 }
 
@@ -219,7 +219,7 @@ idem_fail_action(PG_FUNCTION_ARGS)
 Datum
 idem_release_action(PG_FUNCTION_ARGS)
 {
-	IdemRequest r = {.call = IDEM_CALL_RELEASE, .retry_after = -1};
+	IdemRequest r = {.call = IDEM_CALL_RELEASE,.retry_after = -1};
 
 	r.error = idem_arg_label(fcinfo, 2);
 	return report_one(fcinfo, &r);
@@ -243,7 +243,7 @@ idem_verify_action(PG_FUNCTION_ARGS)
 	idem_arg_uuid(fcinfo, 0, "action_id", &id);
 	idem_arg_uuid(fcinfo, 1, "claim_id", &r.claim_id);
 	idem_request_success(&r, idem_arg_text(fcinfo, 3),
-				PG_ARGISNULL(4) ? NULL : PG_GETARG_JSONB_P(4));
+						 PG_ARGISNULL(4) ? NULL : PG_GETARG_JSONB_P(4));
 	r.error = idem_arg_label(fcinfo, 5);
 	r.searched = found;
 	r.inconclusive = PG_ARGISNULL(2);
@@ -328,8 +328,8 @@ idem_complete_actions(PG_FUNCTION_ARGS)
 		IdemVerdict v;
 
 		idem_request_success(&r,
-					refs == NULL || ref_nulls[at] ? NULL : DatumGetTextPP(refs[at]),
-					results == NULL || result_nulls[at] ? NULL : DatumGetJsonbP(results[at]));
+							 refs == NULL || ref_nulls[at] ? NULL : DatumGetTextPP(refs[at]),
+							 results == NULL || result_nulls[at] ? NULL : DatumGetJsonbP(results[at]));
 		if (idem_apply(ledger, &items[i].action_id, &r, &v))
 			idem_report_of(&report, &items[i].action_id, &v);
 		tuples[at] = idem_report_tuple(rsinfo->setDesc, &report);

@@ -132,7 +132,8 @@ typedef struct IdemEvent
 	text	   *source;
 	text	   *event_id;
 	Jsonb	   *detail;
-	Jsonb	   *content;		/* purged with the action's contents, in no view */
+	Jsonb	   *content;		/* purged with the action's contents, in no
+								 * view */
 } IdemEvent;
 
 static inline bool

@@ -127,28 +127,6 @@ enum
 	ACTION_NCOLS
 };
 
-/* columns of idem_events */
-enum
-{
-	EV_ID,
-	EV_AT,
-	EV_ACTION_ID,
-	EV_GENERATION,
-	EV_ATTEMPT,
-	EV_DURING,
-	EV_CLAIM_ID,
-	EV_INTENT,
-	EV_EVENT,
-	EV_ROLE,
-	EV_ACTOR,
-	EV_WORKER,
-	EV_SOURCE,
-	EV_EVENT_ID,
-	EV_DETAIL,
-	EV_CONTENT,
-	EVENT_NCOLS
-};
-
 struct IdemLedger
 {
 	IdemTable	actions;
@@ -210,19 +188,10 @@ get_content(const Datum *v, const bool *n, int col)
 	return n[col] ? NULL : (void *) PG_DETOAST_DATUM(v[col]);
 }
 
-static inline void
-get_uuid(const Datum *v, const bool *n, int col, pg_uuid_t *id)
-{
-	if (n[col])
-		memset(id, 0, sizeof(*id));
-	else
-		memcpy(id, DatumGetUUIDP(v[col]), sizeof(*id));
-}
-
 static void
 action_from_values(const Datum *v, const bool *n, IdemAction *a)
 {
-	get_uuid(v, n, COL_ACTION_ID, &a->action_id);
+	idem_get_uuid(v, n, COL_ACTION_ID, &a->action_id);
 	a->created_at = DatumGetTimestampTz(v[COL_CREATED_AT]);
 	a->revision = DatumGetInt64(v[COL_REVISION]);
 	a->generation = DatumGetInt32(v[COL_GENERATION]);
@@ -246,8 +215,8 @@ action_from_values(const Datum *v, const bool *n, IdemAction *a)
 	a->finished_at = get_time(v, n, COL_FINISHED_AT);
 	a->purge_after = get_time(v, n, COL_PURGE_AFTER);
 	a->forget_after = get_time(v, n, COL_FORGET_AFTER);
-	get_uuid(v, n, COL_CLAIM_ID, &a->claim_id);
-	get_uuid(v, n, COL_CALL_ID, &a->call_id);
+	idem_get_uuid(v, n, COL_CLAIM_ID, &a->claim_id);
+	idem_get_uuid(v, n, COL_CALL_ID, &a->call_id);
 	a->state = state_of(get_varlena(v, n, COL_STATE));
 	a->scope = get_varlena(v, n, COL_SCOPE);
 	a->intent = get_varlena(v, n, COL_INTENT);
@@ -264,27 +233,6 @@ action_from_values(const Datum *v, const bool *n, IdemAction *a)
 	a->external_ref = get_varlena(v, n, COL_EXTERNAL_REF);
 	a->result = get_content(v, n, COL_RESULT);
 	a->error = get_varlena(v, n, COL_ERROR);
-}
-
-static inline void
-put_time(Datum *v, bool *n, int col, TimestampTz value)
-{
-	v[col] = TimestampTzGetDatum(value);
-	n[col] = value == IDEM_NEVER;
-}
-
-static inline void
-put_pointer(Datum *v, bool *n, int col, const void *value)
-{
-	v[col] = PointerGetDatum(value);
-	n[col] = value == NULL;
-}
-
-static inline void
-put_uuid(Datum *v, bool *n, int col, const pg_uuid_t *id)
-{
-	v[col] = UUIDPGetDatum(id);
-	n[col] = idem_uuid_is_null(id);
 }
 
 /*
@@ -316,32 +264,32 @@ values_from_action(const IdemAction *a, Datum *v, bool *n)
 	v[COL_APPROVED] = BoolGetDatum(a->approved);
 	v[COL_CANCEL_REQUESTED] = BoolGetDatum(a->cancel_requested);
 	v[COL_PURGED] = BoolGetDatum(a->purged);
-	put_time(v, n, COL_FIRST_CLAIMED_AT, a->first_claimed_at);
-	put_time(v, n, COL_CLAIMED_AT, a->claimed_at);
-	put_time(v, n, COL_LEASE_UNTIL, a->lease_until);
-	put_time(v, n, COL_DUE_AT, a->due_at);
-	put_time(v, n, COL_DOUBT_UNTIL, a->doubt_until);
-	put_time(v, n, COL_FINISHED_AT, a->finished_at);
-	put_time(v, n, COL_PURGE_AFTER, a->purge_after);
-	put_time(v, n, COL_FORGET_AFTER, a->forget_after);
-	put_uuid(v, n, COL_CLAIM_ID, &a->claim_id);
-	put_uuid(v, n, COL_CALL_ID, &a->call_id);
-	put_pointer(v, n, COL_STATE, idem_state_name(a->state));
-	put_pointer(v, n, COL_SCOPE, a->scope);
-	put_pointer(v, n, COL_INTENT, a->intent);
-	put_pointer(v, n, COL_KEY, a->key);
-	put_pointer(v, n, COL_REASON, a->reason);
-	put_pointer(v, n, COL_ENDED_BY, a->ended_by);
-	put_pointer(v, n, COL_WORKER, a->worker);
-	put_pointer(v, n, COL_SOURCE, a->source);
-	put_pointer(v, n, COL_EVENT_ID, a->event_id);
-	put_pointer(v, n, COL_SECRET_ID, a->secret_id);
-	put_pointer(v, n, COL_PARAMS, a->params);
-	put_pointer(v, n, COL_PARAMS_DIGEST, a->params_digest);
-	put_pointer(v, n, COL_DRAFT, a->draft);
-	put_pointer(v, n, COL_EXTERNAL_REF, a->external_ref);
-	put_pointer(v, n, COL_RESULT, a->result);
-	put_pointer(v, n, COL_ERROR, a->error);
+	idem_put_time(v, n, COL_FIRST_CLAIMED_AT, a->first_claimed_at);
+	idem_put_time(v, n, COL_CLAIMED_AT, a->claimed_at);
+	idem_put_time(v, n, COL_LEASE_UNTIL, a->lease_until);
+	idem_put_time(v, n, COL_DUE_AT, a->due_at);
+	idem_put_time(v, n, COL_DOUBT_UNTIL, a->doubt_until);
+	idem_put_time(v, n, COL_FINISHED_AT, a->finished_at);
+	idem_put_time(v, n, COL_PURGE_AFTER, a->purge_after);
+	idem_put_time(v, n, COL_FORGET_AFTER, a->forget_after);
+	idem_put_uuid(v, n, COL_CLAIM_ID, &a->claim_id);
+	idem_put_uuid(v, n, COL_CALL_ID, &a->call_id);
+	idem_put_pointer(v, n, COL_STATE, idem_state_name(a->state));
+	idem_put_pointer(v, n, COL_SCOPE, a->scope);
+	idem_put_pointer(v, n, COL_INTENT, a->intent);
+	idem_put_pointer(v, n, COL_KEY, a->key);
+	idem_put_pointer(v, n, COL_REASON, a->reason);
+	idem_put_pointer(v, n, COL_ENDED_BY, a->ended_by);
+	idem_put_pointer(v, n, COL_WORKER, a->worker);
+	idem_put_pointer(v, n, COL_SOURCE, a->source);
+	idem_put_pointer(v, n, COL_EVENT_ID, a->event_id);
+	idem_put_pointer(v, n, COL_SECRET_ID, a->secret_id);
+	idem_put_pointer(v, n, COL_PARAMS, a->params);
+	idem_put_pointer(v, n, COL_PARAMS_DIGEST, a->params_digest);
+	idem_put_pointer(v, n, COL_DRAFT, a->draft);
+	idem_put_pointer(v, n, COL_EXTERNAL_REF, a->external_ref);
+	idem_put_pointer(v, n, COL_RESULT, a->result);
+	idem_put_pointer(v, n, COL_ERROR, a->error);
 }
 
 /*
@@ -773,193 +721,4 @@ idem_ledger_lock(IdemLedger *ledger)
 							  LockWaitBlock, 0, &failure);
 	ExecDropSingleTupleTableSlot(slot);
 	return write_result(result);
-}
-
-/*-------------------------------------------------------------------------
- * The history
- *-------------------------------------------------------------------------
- */
-
-/*
- * Appends a line to the history.  Where it is about an action, the caller has
- * just written or locked the action's row.
- */
-void
-idem_ledger_append(const IdemEvent *event)
-{
-	IdemTable	events;
-	TupleTableSlot *slot;
-	Datum	   *v;
-	bool	   *n;
-	Oid			sequence = idem_relation_oid("idem_events_id_seq");
-
-	idem_table_open(&events, "idem_events", RowExclusiveLock);
-	slot = idem_table_slot(&events);
-	v = slot->tts_values;
-	n = slot->tts_isnull;
-	memset(n, true, EVENT_NCOLS * sizeof(bool));
-
-	v[EV_ID] = Int64GetDatum(nextval_internal(sequence, false));
-	v[EV_AT] = TimestampTzGetDatum(GetCurrentTimestamp());
-	n[EV_ID] = n[EV_AT] = false;
-	if (event->action != NULL)
-	{
-		put_uuid(v, n, EV_ACTION_ID, &event->action->action_id);
-		put_pointer(v, n, EV_INTENT, event->action->intent);
-		v[EV_GENERATION] = Int32GetDatum(event->action->generation);
-		v[EV_ATTEMPT] = Int32GetDatum(event->attempt);
-		v[EV_DURING] = Int32GetDatum(event->action->attempt);
-		n[EV_GENERATION] = n[EV_ATTEMPT] = n[EV_DURING] = false;
-		put_uuid(v, n, EV_CLAIM_ID, &event->claim_id);
-	}
-	else if (event->intent != NULL)
-		put_pointer(v, n, EV_INTENT, cstring_to_text(event->intent));
-	put_pointer(v, n, EV_EVENT, cstring_to_text(event->event));
-	put_pointer(v, n, EV_ROLE, cstring_to_text(GetUserNameFromId(GetUserId(), false)));
-	put_pointer(v, n, EV_ACTOR, event->actor);
-	put_pointer(v, n, EV_WORKER, event->worker);
-	put_pointer(v, n, EV_SOURCE, event->source);
-	put_pointer(v, n, EV_EVENT_ID, event->event_id);
-	put_pointer(v, n, EV_DETAIL, event->detail);
-	put_pointer(v, n, EV_CONTENT, event->content);
-	ExecStoreVirtualTuple(slot);
-	idem_table_insert(&events, InvalidOid);
-	idem_table_close(&events, RowExclusiveLock);
-	CommandCounterIncrement();
-}
-
-/* a walk over the events of one action, in the order they were written */
-typedef struct EventWalk
-{
-	Relation	rel;
-	Relation	index;
-	LOCKMODE	lockmode;
-	SnapshotData dirty;
-	IndexScanDesc scan;
-	TupleTableSlot *slot;
-} EventWalk;
-
-static void
-walk_start(EventWalk *walk, const pg_uuid_t *id, LOCKMODE lockmode)
-{
-	ScanKeyData key;
-
-	walk->lockmode = lockmode;
-	walk->rel = table_open(idem_relation_oid("idem_events"), lockmode);
-	walk->index = index_open(idem_relation_oid("idem_events_action"), lockmode);
-	walk->slot = table_slot_create(walk->rel, NULL);
-	InitDirtySnapshot(walk->dirty);
-	walk->scan = index_beginscan(walk->rel, walk->index, &walk->dirty, NULL, 1, 0);
-	id_key(&key, id);
-	index_rescan(walk->scan, &key, 1, NULL, 0);
-}
-
-static bool
-walk_next(EventWalk *walk)
-{
-	while (index_getnext_slot(walk->scan, ForwardScanDirection, walk->slot))
-	{
-		if (!TransactionIdIsValid(walk->dirty.xmin))
-			return true;
-	}
-	return false;
-}
-
-static void
-walk_end(EventWalk *walk)
-{
-	index_endscan(walk->scan);
-	ExecDropSingleTupleTableSlot(walk->slot);
-	index_close(walk->index, walk->lockmode);
-	table_close(walk->rel, walk->lockmode);
-}
-
-/*
- * The action's history, oldest first, as a list of IdemPast.  Events are
- * written under the row's lock: a caller that has to see all of them holds it.
- */
-List *
-idem_ledger_past(const pg_uuid_t *id)
-{
-	EventWalk	walk;
-	List	   *past = NIL;
-
-	walk_start(&walk, id, AccessShareLock);
-	while (walk_next(&walk))
-	{
-		TupleTableSlot *slot = walk.slot;
-		IdemPast   *line = palloc0(sizeof(IdemPast));
-
-		slot_getallattrs(slot);
-		line->at = DatumGetTimestampTz(slot->tts_values[EV_AT]);
-		line->event = TextDatumGetCString(slot->tts_values[EV_EVENT]);
-		line->role = TextDatumGetCString(slot->tts_values[EV_ROLE]);
-		if (!slot->tts_isnull[EV_ACTOR])
-			line->actor = TextDatumGetCString(slot->tts_values[EV_ACTOR]);
-		if (!slot->tts_isnull[EV_WORKER])
-			line->worker = TextDatumGetCString(slot->tts_values[EV_WORKER]);
-		get_uuid(slot->tts_values, slot->tts_isnull, EV_CLAIM_ID, &line->claim_id);
-		line->generation = DatumGetInt32(slot->tts_values[EV_GENERATION]);
-		line->attempt = DatumGetInt32(slot->tts_values[EV_ATTEMPT]);
-		line->during = DatumGetInt32(slot->tts_values[EV_DURING]);
-		if (!slot->tts_isnull[EV_DETAIL])
-			line->detail = DatumGetJsonbPCopy(slot->tts_values[EV_DETAIL]);
-		past = lappend(past, line);
-	}
-	walk_end(&walk);
-	return past;
-}
-
-/* the history goes with the row; caller holds the row's lock */
-void
-idem_ledger_forget_past(const pg_uuid_t *id)
-{
-	EventWalk	walk;
-
-	walk_start(&walk, id, RowExclusiveLock);
-	while (walk_next(&walk))
-		simple_table_tuple_delete(walk.rel, &walk.slot->tts_tid, SnapshotAny);
-	walk_end(&walk);
-	CommandCounterIncrement();
-}
-
-/*
- * Takes contents and free texts out of the history of an action that is
- * erased; who did what and when stays.  Caller holds the row's lock.
- */
-void
-idem_ledger_redact_past(const pg_uuid_t *id)
-{
-	static const char *const free_texts[] = {"error", "reason", "note", "draft"};
-	EventWalk	walk;
-	IdemTable	events;
-	List	   *lines = NIL;
-	ListCell   *lc;
-
-	/* all of them first: the walk would meet what the updates write */
-	walk_start(&walk, id, RowExclusiveLock);
-	while (walk_next(&walk))
-		lines = lappend(lines, ExecCopySlotHeapTuple(walk.slot));
-	walk_end(&walk);
-
-	idem_table_open(&events, "idem_events", RowExclusiveLock);
-	foreach(lc, lines)
-	{
-		HeapTuple	line = lfirst(lc);
-		TupleTableSlot *slot = idem_table_slot(&events);
-		TU_UpdateIndexes update_indexes;
-
-		heap_deform_tuple(line, RelationGetDescr(events.rel), slot->tts_values, slot->tts_isnull);
-		slot->tts_isnull[EV_CONTENT] = true;
-		for (int i = 0; i < (int) lengthof(free_texts) && !slot->tts_isnull[EV_DETAIL]; i++)
-			slot->tts_values[EV_DETAIL] =
-				DirectFunctionCall2(jsonb_delete, slot->tts_values[EV_DETAIL],
-									CStringGetTextDatum(free_texts[i]));
-		ExecStoreVirtualTuple(slot);
-		simple_table_tuple_update(events.rel, &line->t_self, slot, SnapshotAny,
-								  &update_indexes);
-		idem_table_index_update(&events, update_indexes);
-	}
-	idem_table_close(&events, RowExclusiveLock);
-	CommandCounterIncrement();
 }

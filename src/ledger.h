@@ -29,8 +29,10 @@ typedef enum IdemFound
 typedef enum IdemWrite
 {
 	IDEM_WRITTEN,
-	IDEM_CHANGED,				/* the row is not what the caller read: probe again */
-	IDEM_BUSY					/* an open transaction holds the row or the key */
+	IDEM_CHANGED,				/* the row is not what the caller read: probe
+								 * again */
+	IDEM_BUSY					/* an open transaction holds the row or the
+								 * key */
 } IdemWrite;
 
 /* a report that the history holds; facts as far as they are compared */
@@ -43,7 +45,7 @@ typedef struct IdemPast
 	char	   *worker;
 	pg_uuid_t	claim_id;
 	int32		generation;
-	int32		attempt;			/* the one it speaks of */
+	int32		attempt;		/* the one it speaks of */
 	int32		during;			/* the one the action had reached */
 	Jsonb	   *detail;
 } IdemPast;

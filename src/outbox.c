@@ -383,7 +383,7 @@ static Datum
 take(FunctionCallInfo fcinfo, IdemCall call)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	Take		t = {.request = {.call = call, .retry_after = -1}};
+	Take		t = {.request = {.call = call,.retry_after = -1}};
 	TimestampTz deadline;
 	long		pause = FIRST_POLL;
 

@@ -593,7 +593,7 @@ stored_rule(const char *intent)
 static void
 record_change(const char *event, const char *intent, Jsonb *detail)
 {
-	IdemEvent	line = {.event = event, .intent = intent, .detail = detail};
+	IdemEvent	line = {.event = event,.intent = intent,.detail = detail};
 
 	idem_ledger_append(&line);
 }

@@ -15,6 +15,7 @@
 
 #include "compat.h"
 #include "executor/tuptable.h"
+#include "idem_action.h"
 #include "nodes/execnodes.h"
 
 /* a table that rows are written to, its indexes opened when first needed */
@@ -32,5 +33,46 @@ extern void idem_table_close(IdemTable *table, LOCKMODE lockmode);
 extern TupleTableSlot *idem_table_slot(IdemTable *table);
 extern bool idem_table_insert(IdemTable *table, Oid arbiter);
 extern void idem_table_index_update(IdemTable *table, TU_UpdateIndexes which);
+
+/*
+ * Filling the values of a row: a NULL pointer, IDEM_NEVER and the all-zero uuid
+ * are SQL NULLs.  What is pointed to has to live as long as the values.
+ */
+static inline void
+idem_put(Datum *v, bool *n, int col, Datum value)
+{
+	v[col] = value;
+	n[col] = false;
+}
+
+static inline void
+idem_put_pointer(Datum *v, bool *n, int col, const void *value)
+{
+	v[col] = PointerGetDatum(value);
+	n[col] = value == NULL;
+}
+
+static inline void
+idem_put_time(Datum *v, bool *n, int col, TimestampTz value)
+{
+	v[col] = TimestampTzGetDatum(value);
+	n[col] = value == IDEM_NEVER;
+}
+
+static inline void
+idem_put_uuid(Datum *v, bool *n, int col, const pg_uuid_t *id)
+{
+	v[col] = UUIDPGetDatum(id);
+	n[col] = idem_uuid_is_null(id);
+}
+
+static inline void
+idem_get_uuid(const Datum *v, const bool *n, int col, pg_uuid_t *id)
+{
+	if (n[col])
+		memset(id, 0, sizeof(*id));
+	else
+		memcpy(id, DatumGetUUIDP(v[col]), sizeof(*id));
+}
 
 #endif							/* IDEM_TABLE_H */

@@ -1,0 +1,241 @@
+/*-------------------------------------------------------------------------
+ *
+ * history.c
+ *	  The history of actions: append to it, read it, take things out.
+ *
+ * idem_events holds what a row does not tell: ended attempts, reports that came
+ * too late, decisions.  A straight life writes nothing here.
+ *
+ * Lines of an action are written and removed under its row's lock, so a walk
+ * with a dirty snapshot by whoever holds that lock sees all of them and nobody
+ * else's half.  A crash leaves a line exactly where it leaves the change that
+ * the line is about.
+ *
+ * Copyright (c) 2026, idem_action contributors
+ *
+ * IDENTIFICATION
+ *	  src/history.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "compat.h"
+#include "access/heapam.h"
+#include "access/relscan.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "commands/sequence.h"
+#include "executor/tuptable.h"
+#include "ledger.h"
+#include "miscadmin.h"
+#include "table.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/snapmgr.h"
+
+/* columns of idem_events */
+enum
+{
+	EV_ID,
+	EV_AT,
+	EV_ACTION_ID,
+	EV_GENERATION,
+	EV_ATTEMPT,
+	EV_DURING,
+	EV_CLAIM_ID,
+	EV_INTENT,
+	EV_EVENT,
+	EV_ROLE,
+	EV_ACTOR,
+	EV_WORKER,
+	EV_SOURCE,
+	EV_EVENT_ID,
+	EV_DETAIL,
+	EV_CONTENT,
+	EVENT_NCOLS
+};
+
+/*
+ * Appends a line to the history.  Where it is about an action, the caller has
+ * just written or locked the action's row.
+ */
+void
+idem_ledger_append(const IdemEvent *event)
+{
+	IdemTable	events;
+	TupleTableSlot *slot;
+	Datum	   *v;
+	bool	   *n;
+	Oid			sequence = idem_relation_oid("idem_events_id_seq");
+
+	idem_table_open(&events, "idem_events", RowExclusiveLock);
+	slot = idem_table_slot(&events);
+	v = slot->tts_values;
+	n = slot->tts_isnull;
+	memset(n, true, EVENT_NCOLS * sizeof(bool));
+
+	v[EV_ID] = Int64GetDatum(nextval_internal(sequence, false));
+	v[EV_AT] = TimestampTzGetDatum(GetCurrentTimestamp());
+	n[EV_ID] = n[EV_AT] = false;
+	if (event->action != NULL)
+	{
+		idem_put_uuid(v, n, EV_ACTION_ID, &event->action->action_id);
+		idem_put_pointer(v, n, EV_INTENT, event->action->intent);
+		v[EV_GENERATION] = Int32GetDatum(event->action->generation);
+		v[EV_ATTEMPT] = Int32GetDatum(event->attempt);
+		v[EV_DURING] = Int32GetDatum(event->action->attempt);
+		n[EV_GENERATION] = n[EV_ATTEMPT] = n[EV_DURING] = false;
+		idem_put_uuid(v, n, EV_CLAIM_ID, &event->claim_id);
+	}
+	else if (event->intent != NULL)
+		idem_put_pointer(v, n, EV_INTENT, cstring_to_text(event->intent));
+	idem_put_pointer(v, n, EV_EVENT, cstring_to_text(event->event));
+	idem_put_pointer(v, n, EV_ROLE, cstring_to_text(GetUserNameFromId(GetUserId(), false)));
+	idem_put_pointer(v, n, EV_ACTOR, event->actor);
+	idem_put_pointer(v, n, EV_WORKER, event->worker);
+	idem_put_pointer(v, n, EV_SOURCE, event->source);
+	idem_put_pointer(v, n, EV_EVENT_ID, event->event_id);
+	idem_put_pointer(v, n, EV_DETAIL, event->detail);
+	idem_put_pointer(v, n, EV_CONTENT, event->content);
+	ExecStoreVirtualTuple(slot);
+	idem_table_insert(&events, InvalidOid);
+	idem_table_close(&events, RowExclusiveLock);
+	CommandCounterIncrement();
+}
+
+/* a walk over the events of one action, in the order they were written */
+typedef struct EventWalk
+{
+	Relation	rel;
+	Relation	index;
+	LOCKMODE	lockmode;
+	SnapshotData dirty;
+	IndexScanDesc scan;
+	TupleTableSlot *slot;
+} EventWalk;
+
+static void
+walk_start(EventWalk *walk, const pg_uuid_t *id, LOCKMODE lockmode)
+{
+	ScanKeyData key;
+
+	walk->lockmode = lockmode;
+	walk->rel = table_open(idem_relation_oid("idem_events"), lockmode);
+	walk->index = index_open(idem_relation_oid("idem_events_action"), lockmode);
+	walk->slot = table_slot_create(walk->rel, NULL);
+	InitDirtySnapshot(walk->dirty);
+	walk->scan = index_beginscan(walk->rel, walk->index, &walk->dirty, NULL, 1, 0);
+	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_UUID_EQ, UUIDPGetDatum(id));
+	index_rescan(walk->scan, &key, 1, NULL, 0);
+}
+
+static bool
+walk_next(EventWalk *walk)
+{
+	while (index_getnext_slot(walk->scan, ForwardScanDirection, walk->slot))
+	{
+		if (!TransactionIdIsValid(walk->dirty.xmin))
+			return true;
+	}
+	return false;
+}
+
+static void
+walk_end(EventWalk *walk)
+{
+	index_endscan(walk->scan);
+	ExecDropSingleTupleTableSlot(walk->slot);
+	index_close(walk->index, walk->lockmode);
+	table_close(walk->rel, walk->lockmode);
+}
+
+/*
+ * The action's history, oldest first, as a list of IdemPast.  Events are
+ * written under the row's lock: a caller that has to see all of them holds it.
+ */
+List *
+idem_ledger_past(const pg_uuid_t *id)
+{
+	EventWalk	walk;
+	List	   *past = NIL;
+
+	walk_start(&walk, id, AccessShareLock);
+	while (walk_next(&walk))
+	{
+		TupleTableSlot *slot = walk.slot;
+		IdemPast   *line = palloc0(sizeof(IdemPast));
+
+		slot_getallattrs(slot);
+		line->at = DatumGetTimestampTz(slot->tts_values[EV_AT]);
+		line->event = TextDatumGetCString(slot->tts_values[EV_EVENT]);
+		line->role = TextDatumGetCString(slot->tts_values[EV_ROLE]);
+		if (!slot->tts_isnull[EV_ACTOR])
+			line->actor = TextDatumGetCString(slot->tts_values[EV_ACTOR]);
+		if (!slot->tts_isnull[EV_WORKER])
+			line->worker = TextDatumGetCString(slot->tts_values[EV_WORKER]);
+		idem_get_uuid(slot->tts_values, slot->tts_isnull, EV_CLAIM_ID, &line->claim_id);
+		line->generation = DatumGetInt32(slot->tts_values[EV_GENERATION]);
+		line->attempt = DatumGetInt32(slot->tts_values[EV_ATTEMPT]);
+		line->during = DatumGetInt32(slot->tts_values[EV_DURING]);
+		if (!slot->tts_isnull[EV_DETAIL])
+			line->detail = DatumGetJsonbPCopy(slot->tts_values[EV_DETAIL]);
+		past = lappend(past, line);
+	}
+	walk_end(&walk);
+	return past;
+}
+
+/* the history goes with the row; caller holds the row's lock */
+void
+idem_ledger_forget_past(const pg_uuid_t *id)
+{
+	EventWalk	walk;
+
+	walk_start(&walk, id, RowExclusiveLock);
+	while (walk_next(&walk))
+		simple_table_tuple_delete(walk.rel, &walk.slot->tts_tid, SnapshotAny);
+	walk_end(&walk);
+	CommandCounterIncrement();
+}
+
+/*
+ * Takes contents and free texts out of the history of an action that is
+ * erased; who did what and when stays.  Caller holds the row's lock.
+ */
+void
+idem_ledger_redact_past(const pg_uuid_t *id)
+{
+	static const char *const free_texts[] = {"error", "reason", "note", "draft"};
+	EventWalk	walk;
+	IdemTable	events;
+	List	   *lines = NIL;
+	ListCell   *lc;
+
+	/* all of them first: the walk would meet what the updates write */
+	walk_start(&walk, id, RowExclusiveLock);
+	while (walk_next(&walk))
+		lines = lappend(lines, ExecCopySlotHeapTuple(walk.slot));
+	walk_end(&walk);
+
+	idem_table_open(&events, "idem_events", RowExclusiveLock);
+	foreach(lc, lines)
+	{
+		HeapTuple	line = lfirst(lc);
+		TupleTableSlot *slot = idem_table_slot(&events);
+		TU_UpdateIndexes update_indexes;
+
+		heap_deform_tuple(line, RelationGetDescr(events.rel), slot->tts_values, slot->tts_isnull);
+		slot->tts_isnull[EV_CONTENT] = true;
+		for (int i = 0; i < (int) lengthof(free_texts) && !slot->tts_isnull[EV_DETAIL]; i++)
+			slot->tts_values[EV_DETAIL] =
+				DirectFunctionCall2(jsonb_delete, slot->tts_values[EV_DETAIL],
+									CStringGetTextDatum(free_texts[i]));
+		ExecStoreVirtualTuple(slot);
+		simple_table_tuple_update(events.rel, &line->t_self, slot, SnapshotAny,
+								  &update_indexes);
+		idem_table_index_update(&events, update_indexes);
+	}
+	idem_table_close(&events, RowExclusiveLock);
+	CommandCounterIncrement();
+}

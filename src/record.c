@@ -1,0 +1,313 @@
+/*-------------------------------------------------------------------------
+ *
+ * record.c
+ *	  What the history is told, and what it tells.
+ *
+ * A report's line keeps its facts and the answer that it got, a decision's line
+ * what the person saw and what the decision made: enough to know the same call
+ * when it comes again, and to answer it the same way.
+ *
+ * Copyright (c) 2026, idem_action contributors
+ *
+ * IDENTIFICATION
+ *	  src/record.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "compat.h"
+#include "transition.h"
+#include "canon.h"
+#include "detail.h"
+#include "utils/builtins.h"
+
+/*-------------------------------------------------------------------------
+ * Lines for the history
+ *-------------------------------------------------------------------------
+ */
+
+static const char *const effect_names[] = {
+	[IDEM_EFFECT_UNKNOWN] = "unknown",
+	[IDEM_EFFECT_NONE] = "none",
+	[IDEM_EFFECT_REFUSED] = "refused",
+};
+
+static const char *const decision_names[] = {
+	[IDEM_HAPPENED] = "happened",
+	[IDEM_NOT_HAPPENED] = "not_happened",
+	[IDEM_CANCEL] = "cancel",
+};
+
+static const char *
+report_event(const IdemRequest *r)
+{
+	switch (r->call)
+	{
+		case IDEM_CALL_COMPLETE:
+			return "succeeded";
+		case IDEM_CALL_FAIL:
+			return "failed";
+		case IDEM_CALL_RELEASE:
+			return "released";
+		default:
+			return "searched";
+	}
+}
+
+IdemLine *
+idem_add_line(IdemVerdict *v, const char *event, const pg_uuid_t *claim_id, int32 attempt)
+{
+	IdemLine   *line = &v->lines[v->nlines++];
+
+	Assert(v->nlines <= (int) lengthof(v->lines));
+	line->event = event;
+	line->claim_id = *claim_id;
+	line->attempt = attempt;
+	return line;
+}
+
+Jsonb *
+idem_content_of(const char *name, Jsonb *value)
+{
+	StringInfoData d;
+
+	if (value == NULL)
+		return NULL;
+	idem_detail_start(&d);
+	idem_detail_add_json(&d, name, value);
+	return idem_detail_end(&d);
+}
+
+/* the report, with the answer that it got */
+void
+idem_record_report(IdemVerdict *v, const IdemRequest *r)
+{
+	IdemLine   *line = idem_add_line(v, report_event(r), &r->claim_id, v->attempt);
+	bool		keeps = !v->after.purged;
+	StringInfoData d;
+
+	idem_detail_start(&d);
+	if (r->call == IDEM_CALL_FAIL)
+		idem_detail_add(&d, "effect", effect_names[r->effect]);
+	if (r->call == IDEM_CALL_SEARCHED)
+		idem_detail_add(&d, "found", r->inconclusive ? "cannot tell" : "no");
+	if (r->searched)
+		idem_detail_add(&d, "found", "yes");
+	idem_detail_add_text(&d, "external_ref", r->external_ref);
+	if (keeps)
+	{
+		idem_detail_add_text(&d, r->call == IDEM_CALL_FAIL ? "error" : "reason", r->error);
+		line->content = idem_content_of("result", r->result);
+	}
+	if (r->call == IDEM_CALL_COMPLETE && idem_double_open(&v->after))
+		idem_detail_add_text(&d, "first_external_ref", v->after.external_ref);
+	idem_detail_add_bool(&d, "accepted", v->accepted);
+	idem_detail_add(&d, "note", v->note);
+	line->detail = idem_detail_end(&d);
+}
+
+/* a lease that ended without a report, with what became of it */
+void
+idem_record_expiry(IdemVerdict *v, const IdemAction *before)
+{
+	IdemLine   *line = idem_add_line(v, "expired", &before->claim_id, before->attempt);
+	StringInfoData d;
+
+	idem_detail_start(&d);
+	idem_detail_add_bool(&d, "begun", before->begun);
+	idem_detail_add_bool(&d, "verifying", before->verifying);
+	idem_detail_add(&d, "lease_until", timestamptz_to_str(before->lease_until));
+	idem_detail_add_text(&d, "reason", v->after.reason);
+	line->detail = idem_detail_end(&d);
+}
+
+/* tells drafts apart in the history without keeping them */
+static char *
+draft_digest(Jsonb *draft)
+{
+	uint8		digest[IDEM_DIGEST_LENGTH];
+	char	   *hex;
+
+	if (draft == NULL)
+		return NULL;
+	idem_params_digest(draft, digest);
+	hex = palloc0(2 * IDEM_DIGEST_LENGTH + 1);
+	hex_encode((char *) digest, IDEM_DIGEST_LENGTH, hex);
+	return hex;
+}
+
+/* what a person decided, on which revision, and what it made */
+void
+idem_record_decision(IdemVerdict *v, const IdemRequest *r, const char *event)
+{
+	IdemLine   *line = idem_add_line(v, event, &v->after.claim_id, v->attempt);
+	StringInfoData d;
+
+	idem_detail_start(&d);
+	if (r->call == IDEM_CALL_RESOLVE)
+		idem_detail_add(&d, "decision", decision_names[r->decision]);
+	idem_detail_add_text(&d, "external_ref", r->external_ref);
+	idem_detail_add(&d, "draft", draft_digest(r->draft));
+	idem_detail_add_text(&d, "reason", r->note);
+	if (r->revision > 0)
+		idem_detail_add_int(&d, "saw", r->revision);
+	idem_detail_add_int(&d, "made", v->after.revision + 1);
+	idem_detail_add_bool(&d, "accepted", v->accepted);
+	idem_detail_add(&d, "note", v->note);
+	line->actor = r->actor;
+	line->detail = idem_detail_end(&d);
+}
+
+/*-------------------------------------------------------------------------
+ * What the history says
+ *-------------------------------------------------------------------------
+ */
+
+static bool
+same_string(const char *a, const char *b)
+{
+	if (a == NULL || b == NULL)
+		return a == b;
+	return strcmp(a, b) == 0;
+}
+
+static char *
+string_or_null(text *value)
+{
+	return value == NULL ? NULL : text_to_cstring(value);
+}
+
+/* a report's facts: of a success the reference, of a failure its effect */
+static bool
+same_report(const IdemPast *past, const IdemRequest *r)
+{
+	if (!idem_uuid_equal(&past->claim_id, &r->claim_id) ||
+		strcmp(past->event, report_event(r)) != 0)
+		return false;
+	switch (r->call)
+	{
+		case IDEM_CALL_COMPLETE:
+			return same_string(idem_detail_string(past->detail, "external_ref"),
+							   string_or_null(r->external_ref));
+		case IDEM_CALL_FAIL:
+			return same_string(idem_detail_string(past->detail, "effect"),
+							   effect_names[r->effect]);
+		case IDEM_CALL_SEARCHED:
+			return same_string(idem_detail_string(past->detail, "found"),
+							   r->inconclusive ? "cannot tell" : "no");
+		default:
+			return true;
+	}
+}
+
+static const char *
+decision_event(const IdemRequest *r)
+{
+	switch (r->call)
+	{
+		case IDEM_CALL_REVISE:
+			return "revised";
+		case IDEM_CALL_APPROVE:
+			return "approved";
+		case IDEM_CALL_CANCEL:
+			return "cancelled";
+		case IDEM_CALL_RESOLVE:
+			return "resolved";
+		case IDEM_CALL_RERUN:
+			return "rerun";
+		default:
+			return "erased";
+	}
+}
+
+bool
+idem_is_decision(const IdemPast *past)
+{
+	return idem_detail_int(past->detail, "made") > 0;
+}
+
+/* the same decision by the same role on the same revision, or still the last */
+static bool
+same_decision(const IdemPast *past, const IdemAction *a, const IdemRequest *r)
+{
+	if (!idem_is_decision(past) || strcmp(past->event, decision_event(r)) != 0 ||
+		strcmp(past->role, r->role) != 0)
+		return false;
+	if (r->revision > 0 ? idem_detail_int(past->detail, "saw") != r->revision :
+		idem_detail_int(past->detail, "made") != a->revision)
+		return false;
+	if (r->call == IDEM_CALL_RESOLVE &&
+		!same_string(idem_detail_string(past->detail, "decision"), decision_names[r->decision]))
+		return false;
+	return same_string(idem_detail_string(past->detail, "external_ref"), string_or_null(r->external_ref)) &&
+		same_string(idem_detail_string(past->detail, "draft"), draft_digest(r->draft));
+}
+
+/* the same call, answered before: answer as it did */
+bool
+idem_answer_from_past(IdemVerdict *v, const IdemRequest *r)
+{
+	ListCell   *lc;
+
+	foreach(lc, r->past)
+	{
+		IdemPast   *past = lfirst(lc);
+
+		if (IDEM_IS_DECISION(r->call) ? !same_decision(past, &v->after, r) : !same_report(past, r))
+			continue;
+		v->accepted = idem_detail_bool(past->detail, "accepted");
+		v->note = idem_detail_string(past->detail, "note");
+		return true;
+	}
+	return false;
+}
+
+/* whether anyone has reported or decided since the last hand-out */
+bool
+idem_heard_since_hand_out(const IdemAction *a, const IdemRequest *r)
+{
+	ListCell   *lc;
+
+	foreach(lc, r->past)
+	{
+		IdemPast   *past = lfirst(lc);
+
+		if (past->generation == a->generation && past->during == a->attempt &&
+			strcmp(past->event, "expired") != 0)
+			return true;
+	}
+	return false;
+}
+
+/* whether a person has decided since the last hand-out */
+bool
+idem_decided_since_hand_out(const IdemAction *a, const IdemRequest *r)
+{
+	ListCell   *lc;
+
+	foreach(lc, r->past)
+	{
+		IdemPast   *past = lfirst(lc);
+
+		if (past->generation == a->generation && past->during == a->attempt && idem_is_decision(past))
+			return true;
+	}
+	return false;
+}
+
+/* the first line about the request's claim; NULL: the ledger never issued it */
+const IdemPast *
+idem_past_of_claim(const IdemRequest *r)
+{
+	ListCell   *lc;
+
+	foreach(lc, r->past)
+	{
+		IdemPast   *past = lfirst(lc);
+
+		if (idem_uuid_equal(&past->claim_id, &r->claim_id))
+			return past;
+	}
+	return NULL;
+}
