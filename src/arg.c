@@ -112,10 +112,10 @@ idem_arg_usec(FunctionCallInfo fcinfo, int n, const char *name)
 
 	if (PG_ARGISNULL(n))
 		return 0;
-	if (!idem_interval_usec(PG_GETARG_INTERVAL_P(n), &usec) || usec < 0)
+	if (!idem_interval_usec(PG_GETARG_INTERVAL_P(n), &usec) || usec < 0 || usec > IDEM_CENTURY)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s must be a finite interval and not negative", name)));
+				 errmsg("%s must be shorter than a century and not negative", name)));
 	return usec;
 }
 
@@ -131,7 +131,7 @@ idem_arg_lease(FunctionCallInfo fcinfo, int n)
 	if (PG_ARGISNULL(n))
 		return 0;
 	if (!idem_interval_usec(PG_GETARG_INTERVAL_P(n), &usec) || usec <= 0 ||
-		usec > 100 * 365 * USECS_PER_DAY)
+		usec > IDEM_CENTURY)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("lease must be longer than nothing and shorter than a century"),

@@ -15,12 +15,8 @@
 
 #include "idem_action.h"
 
-/* a text argument as a pointer and a length, detoasted */
-typedef struct IdemString
-{
-	const char *data;
-	int			len;
-} IdemString;
+/* longest duration that makes sense, in microseconds */
+#define IDEM_CENTURY (100 * 365 * USECS_PER_DAY)
 
 extern text *idem_arg_text(FunctionCallInfo fcinfo, int n);
 extern text *idem_arg_label(FunctionCallInfo fcinfo, int n);

@@ -304,6 +304,7 @@ idem_complete_actions(PG_FUNCTION_ARGS)
 	IdemBatchItem *items;
 	Datum	   *claims;
 	HeapTuple  *tuples;
+	IdemRowContext memory;
 	Datum	   *refs;
 	Datum	   *results;
 	bool	   *ref_nulls;
@@ -317,6 +318,7 @@ idem_complete_actions(PG_FUNCTION_ARGS)
 
 	InitMaterializedSRF(fcinfo, 0);
 	ledger = idem_ledger_open(true);
+	idem_row_start(&memory);
 	for (int i = 0; i < n; i++)
 	{
 		int			at = items[i].position;
@@ -327,13 +329,16 @@ idem_complete_actions(PG_FUNCTION_ARGS)
 		};
 		IdemVerdict v;
 
+		idem_row_next(&memory);
 		idem_request_success(&r,
 							 refs == NULL || ref_nulls[at] ? NULL : DatumGetTextPP(refs[at]),
 							 results == NULL || result_nulls[at] ? NULL : DatumGetJsonbP(results[at]));
 		if (idem_apply(ledger, &items[i].action_id, &r, &v))
 			idem_report_of(&report, &items[i].action_id, &v);
+		idem_row_answer(&memory);
 		tuples[at] = idem_report_tuple(rsinfo->setDesc, &report);
 	}
+	idem_row_end(&memory);
 	idem_ledger_close(ledger);
 	return idem_batch_return(fcinfo, tuples, n);
 }
@@ -346,6 +351,7 @@ idem_extend_claims(PG_FUNCTION_ARGS)
 	IdemBatchItem *items;
 	Datum	   *claims;
 	HeapTuple  *tuples;
+	IdemRowContext memory;
 	int64		lease;
 	int			n;
 
@@ -355,6 +361,7 @@ idem_extend_claims(PG_FUNCTION_ARGS)
 
 	InitMaterializedSRF(fcinfo, 0);
 	ledger = idem_ledger_open(true);
+	idem_row_start(&memory);
 	for (int i = 0; i < n; i++)
 	{
 		IdemRequest r = {
@@ -367,6 +374,7 @@ idem_extend_claims(PG_FUNCTION_ARGS)
 		bool		nulls[3] = {false, true, true};
 		const char *problem = "there is no such action, or it is not yours to see";
 
+		idem_row_next(&memory);
 		values[0] = UUIDPGetDatum(&items[i].action_id);
 		if (idem_apply(ledger, &items[i].action_id, &r, &v))
 		{
@@ -382,8 +390,10 @@ idem_extend_claims(PG_FUNCTION_ARGS)
 			values[2] = CStringGetTextDatum(problem);
 			nulls[2] = false;
 		}
+		idem_row_answer(&memory);
 		tuples[items[i].position] = heap_form_tuple(rsinfo->setDesc, values, nulls);
 	}
+	idem_row_end(&memory);
 	idem_ledger_close(ledger);
 	return idem_batch_return(fcinfo, tuples, n);
 }

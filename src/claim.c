@@ -239,6 +239,7 @@ idem_claim_actions(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	IdemRequest common = {0};
 	IdemBatchArgs batch;
+	IdemRowContext memory;
 	IdemLedger *ledger;
 
 	idem_request_intent(&common, IDEM_CALL_CLAIM, idem_required_text(fcinfo, 0, "intent"),
@@ -254,6 +255,7 @@ idem_claim_actions(PG_FUNCTION_ARGS)
 	ledger = idem_ledger_open(true);
 	idem_request_rule(&common);
 	idem_request_permission(&common);
+	idem_row_start(&memory);
 	for (int i = 0; i < batch.n; i++)
 	{
 		IdemBatchItem *item = &batch.items[i];
@@ -261,6 +263,7 @@ idem_claim_actions(PG_FUNCTION_ARGS)
 		IdemAnswer	answer;
 		Try			t;
 
+		idem_row_next(&memory);
 		r->rule = common.rule;
 		r->paused = common.paused;
 		/* the call's replay is for the first; a twin never gets the grant */
@@ -268,8 +271,10 @@ idem_claim_actions(PG_FUNCTION_ARGS)
 			memset(&r->call_id, 0, sizeof(r->call_id));
 		claim_once(ledger, r, &t);
 		idem_answer(&answer, r, &t.verdict, t.known);
+		idem_row_answer(&memory);
 		batch.tuples[item->position] = idem_claim_tuple(rsinfo->setDesc, &answer);
 	}
+	idem_row_end(&memory);
 	idem_ledger_close(ledger);
 	return idem_batch_return(fcinfo, batch.tuples, batch.n);
 }

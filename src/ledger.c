@@ -425,6 +425,7 @@ static void
 open_scan(IdemLedger *ledger)
 {
 	Oid			pkey = RelationGetPrimaryKeyIndex(ledger->actions.rel, false);
+	MemoryContext old = MemoryContextSwitchTo(ledger->actions.context);
 
 	if (!OidIsValid(pkey))
 		ereport(ERROR,
@@ -435,6 +436,7 @@ open_scan(IdemLedger *ledger)
 	InitDirtySnapshot(ledger->dirty);
 	ledger->scan = index_beginscan(ledger->actions.rel, ledger->pkey,
 								   &ledger->dirty, NULL, 1, 0);
+	MemoryContextSwitchTo(old);
 }
 
 static void

@@ -153,6 +153,7 @@ idem_enqueue_actions(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	IdemRequest common = {0};
 	IdemBatchArgs batch;
+	IdemRowContext memory;
 	IdemLedger *ledger;
 
 	idem_request_intent(&common, IDEM_CALL_ENQUEUE, idem_required_text(fcinfo, 0, "intent"),
@@ -166,6 +167,7 @@ idem_enqueue_actions(PG_FUNCTION_ARGS)
 	ledger = idem_ledger_open(true);
 	idem_request_rule(&common);
 	idem_request_permission(&common);
+	idem_row_start(&memory);
 	for (int i = 0; i < batch.n; i++)
 	{
 		int			position = batch.items[i].position;
@@ -175,11 +177,14 @@ idem_enqueue_actions(PG_FUNCTION_ARGS)
 		IdemAnswer	answer;
 		bool		known;
 
+		idem_row_next(&memory);
 		r->rule = common.rule;
 		enqueue(ledger, r, &row, &v, &known);
 		idem_answer(&answer, r, &v, known);
+		idem_row_answer(&memory);
 		batch.tuples[position] = idem_claim_tuple(rsinfo->setDesc, &answer);
 	}
+	idem_row_end(&memory);
 	idem_ledger_close(ledger);
 	return idem_batch_return(fcinfo, batch.tuples, batch.n);
 }
@@ -202,6 +207,7 @@ typedef struct Take
 	HeapTuple  *tuples;
 	int			max;
 	int			taken;
+	IdemRowContext memory;
 } Take;
 
 /* the rule of the row's intent, as it is now; the last one may be gone */
@@ -217,6 +223,7 @@ keep(Take *take, const IdemVerdict *v)
 	IdemAnswer	answer;
 
 	idem_answer(&answer, &take->request, v, true);
+	idem_row_answer(&take->memory);
 	take->tuples[take->taken++] = idem_claim_tuple(take->desc, &answer);
 }
 
@@ -330,6 +337,7 @@ take_round(Take *take)
 	IdemLedger *ledger = idem_ledger_open(true);
 	int			i;
 
+	idem_row_start(&take->memory);
 	r->now = GetCurrentTimestamp();
 	if (!idem_uuid_is_null(&r->call_id))
 		replay(take, ledger);
@@ -339,12 +347,15 @@ take_round(Take *take)
 		while (take->taken < take->max && (i = best_walk(take)) >= 0)
 		{
 			CHECK_FOR_INTERRUPTS();
+			idem_row_next(&take->memory);
 			try_take(take, ledger, &take->walks[i]);
+			idem_row_answer(&take->memory);
 			take->ahead[i] = idem_queue_next(&take->walks[i], r->now);
 		}
 		for (i = 0; i < take->nwalks; i++)
 			idem_queue_end(&take->walks[i]);
 	}
+	idem_row_end(&take->memory);
 	idem_ledger_close(ledger);
 }
 

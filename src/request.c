@@ -348,6 +348,38 @@ idem_batch_return(FunctionCallInfo fcinfo, HeapTuple *tuples, int n)
 	PG_RETURN_NULL();
 }
 
+/*
+ * Memory of a batch: idem_row_next before each row, idem_row_answer before its
+ * tuple is formed, so that only the tuples add up.
+ */
+void
+idem_row_start(IdemRowContext *context)
+{
+	context->outer = CurrentMemoryContext;
+	context->row = AllocSetContextCreate(CurrentMemoryContext, "idem_action row of a batch",
+										 ALLOCSET_SMALL_SIZES);
+}
+
+void
+idem_row_next(IdemRowContext *context)
+{
+	MemoryContextReset(context->row);
+	MemoryContextSwitchTo(context->row);
+}
+
+void
+idem_row_answer(IdemRowContext *context)
+{
+	MemoryContextSwitchTo(context->outer);
+}
+
+void
+idem_row_end(IdemRowContext *context)
+{
+	MemoryContextSwitchTo(context->outer);
+	MemoryContextDelete(context->row);
+}
+
 /* a short sleep between two looks, interruptible */
 void
 idem_poll(long milliseconds)

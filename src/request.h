@@ -32,6 +32,13 @@ typedef struct IdemBatchArgs
 	HeapTuple  *tuples;
 } IdemBatchArgs;
 
+/* what one row of a batch allocates, gone with the next row */
+typedef struct IdemRowContext
+{
+	MemoryContext outer;
+	MemoryContext row;
+} IdemRowContext;
+
 extern void idem_refuse_open_transaction(bool in_transaction);
 extern text *idem_required_text(FunctionCallInfo fcinfo, int n, const char *name);
 extern int64 idem_wait_arg(FunctionCallInfo fcinfo, int n);
@@ -56,6 +63,10 @@ extern Datum idem_claim_datum(FunctionCallInfo fcinfo, const IdemAnswer *answer)
 extern void idem_report_of(IdemReport *report, const pg_uuid_t *id, const IdemVerdict *v);
 extern void idem_batch_sort(IdemBatchItem *items, int n);
 extern Datum idem_batch_return(FunctionCallInfo fcinfo, HeapTuple *tuples, int n);
+extern void idem_row_start(IdemRowContext *context);
+extern void idem_row_next(IdemRowContext *context);
+extern void idem_row_answer(IdemRowContext *context);
+extern void idem_row_end(IdemRowContext *context);
 extern void idem_poll(long milliseconds);
 
 #endif							/* IDEM_REQUEST_H */

@@ -402,7 +402,7 @@ duration_arg(FunctionCallInfo fcinfo, int n, const char *name, int64 otherwise, 
 	if (PG_ARGISNULL(n))
 		return otherwise;
 	if (!idem_interval_usec(PG_GETARG_INTERVAL_P(n), &usec) ||
-		usec < (positive ? 1 : 0) || usec > 100 * 365 * USECS_PER_DAY)
+		usec < (positive ? 1 : 0) || usec > IDEM_CENTURY)
 		bad_setting(name, positive ? "longer than nothing and shorter than a century"
 					: "shorter than a century and not negative");
 	return usec;

@@ -47,6 +47,7 @@ idem_table_open(IdemTable *table, const char *name, LOCKMODE lockmode)
 	table->slot = NULL;
 	table->estate = NULL;
 	table->indexes = NULL;
+	table->context = CurrentMemoryContext;
 }
 
 void
@@ -67,7 +68,12 @@ TupleTableSlot *
 idem_table_slot(IdemTable *table)
 {
 	if (table->slot == NULL)
+	{
+		MemoryContext old = MemoryContextSwitchTo(table->context);
+
 		table->slot = MakeSingleTupleTableSlot(RelationGetDescr(table->rel), &TTSOpsVirtual);
+		MemoryContextSwitchTo(old);
+	}
 	else
 		ExecClearTuple(table->slot);
 	return table->slot;
@@ -76,12 +82,16 @@ idem_table_slot(IdemTable *table)
 static void
 open_indexes(IdemTable *table)
 {
+	MemoryContext old;
+
 	if (table->indexes != NULL)
 		return;
+	old = MemoryContextSwitchTo(table->context);
 	table->estate = CreateExecutorState();
 	table->indexes = makeNode(ResultRelInfo);
 	InitResultRelInfo(table->indexes, table->rel, 1, NULL, 0);
 	ExecOpenIndices(table->indexes, false);
+	MemoryContextSwitchTo(old);
 }
 
 /*

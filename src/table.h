@@ -25,6 +25,7 @@ typedef struct IdemTable
 	TupleTableSlot *slot;		/* what is being written */
 	EState	   *estate;
 	ResultRelInfo *indexes;
+	MemoryContext context;		/* that it was opened in, and lives as long as */
 } IdemTable;
 
 extern Oid	idem_relation_oid(const char *name);
