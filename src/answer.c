@@ -163,7 +163,8 @@ put_action(const IdemAnswer *answer, Datum *v, bool *n)
 	idem_put_time(v, n, C_FINISHED_AT, a->finished_at);
 	if (answer->outcome != IDEM_MISMATCH)
 	{
-		idem_put_pointer(v, n, C_PARAMS, a->params);
+		idem_put_pointer(v, n, C_PARAMS,
+						 answer->own_params != NULL ? answer->own_params : a->params);
 		idem_put_pointer(v, n, C_DRAFT, a->draft);
 		idem_put_pointer(v, n, C_EXTERNAL_REF, a->external_ref);
 		idem_put_pointer(v, n, C_RESULT, a->result);

@@ -32,6 +32,7 @@ typedef struct IdemAnswer
 	text	   *scope;
 	text	   *intent;
 	text	   *key;
+	Jsonb	   *own_params;		/* shown instead of the stored ones, or NULL */
 } IdemAnswer;
 
 /* idem.report */

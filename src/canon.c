@@ -151,6 +151,24 @@ append_container(StringInfo buf, JsonbContainer *container)
 }
 
 /*
+ * What a confidential value is kept as: the hexadecimal HMAC of its canonical
+ * bytes under a secret.
+ */
+char *
+idem_value_digest(JsonbValue *value, const uint8 *secret, int secret_len)
+{
+	StringInfoData buf;
+	uint8		digest[IDEM_DIGEST_LENGTH];
+	char	   *hex = palloc0(2 * IDEM_DIGEST_LENGTH + 1);
+
+	idem_digest_start(&buf, IDEM_FORMAT_VALUE);
+	append_value(&buf, value);
+	idem_hmac_sha256(secret, secret_len, &buf, digest);
+	hex_encode((char *) digest, IDEM_DIGEST_LENGTH, hex);
+	return hex;
+}
+
+/*
  * The fingerprint of an action's params, IDEM_DIGEST_LENGTH bytes: equal for
  * equal jsonb, whatever the encoding of the database.
  */

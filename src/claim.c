@@ -99,7 +99,7 @@ try_claim(IdemLedger *ledger, IdemRequest *r, Try *t)
 	r->now = GetCurrentTimestamp();
 	t->again = false;
 	t->known = false;
-	found = idem_ledger_probe(ledger, &r->action_id, &t->row, &t->holder);
+	found = idem_request_probe(ledger, r, &t->row, &t->holder);
 	switch (found)
 	{
 		case IDEM_ABSENT:
@@ -164,6 +164,7 @@ claim_waiting(IdemRequest *r, int64 wait, Try *t)
 
 	idem_request_rule(r);
 	idem_request_permission(r);
+	idem_request_identify(r);
 	for (;;)
 	{
 		TimestampTz now;
@@ -192,6 +193,7 @@ claim_waiting(IdemRequest *r, int64 wait, Try *t)
 		ledger = idem_ledger_open(true);
 		idem_request_rule(r);
 		idem_request_permission(r);
+		idem_request_identify(r);
 	}
 }
 
@@ -209,7 +211,7 @@ idem_claim_action(PG_FUNCTION_ARGS)
 						idem_required_text(fcinfo, 4, "scope"));
 	idem_refuse_open_transaction(idem_arg_bool(fcinfo, 11, false));
 	idem_request_key(&r, idem_required_text(fcinfo, 0, "key"));
-	idem_request_params(&r, idem_arg_content(fcinfo, 2, "params"));
+	r.own_params = idem_arg_content(fcinfo, 2, "params");
 	r.draft = idem_arg_content(fcinfo, 3, "draft");
 	r.lease = idem_arg_lease(fcinfo, 5);
 	wait = idem_wait_arg(fcinfo, 6);
@@ -255,6 +257,7 @@ idem_claim_actions(PG_FUNCTION_ARGS)
 	ledger = idem_ledger_open(true);
 	idem_request_rule(&common);
 	idem_request_permission(&common);
+	idem_request_identify_batch(&batch, &common);
 	idem_row_start(&memory);
 	for (int i = 0; i < batch.n; i++)
 	{
@@ -264,8 +267,6 @@ idem_claim_actions(PG_FUNCTION_ARGS)
 		Try			t;
 
 		idem_row_next(&memory);
-		r->rule = common.rule;
-		r->paused = common.paused;
 		/* the call's replay is for the first; a twin never gets the grant */
 		if (i > 0 && idem_uuid_equal(&item[-1].action_id, &item->action_id))
 			memset(&r->call_id, 0, sizeof(r->call_id));
@@ -305,7 +306,7 @@ try_once(IdemLedger *ledger, IdemRequest *r, bool *first)
 	IdemFound	found;
 
 	r->now = GetCurrentTimestamp();
-	found = idem_ledger_probe(ledger, &r->action_id, &row, &holder);
+	found = idem_request_probe(ledger, r, &row, &holder);
 	if (found == IDEM_HELD || found == IDEM_HELD_NEW)
 	{
 		idem_ledger_rest(ledger);
@@ -349,11 +350,12 @@ idem_once(PG_FUNCTION_ARGS)
 	idem_request_intent(&r, IDEM_CALL_CLAIM, idem_required_text(fcinfo, 1, "intent"),
 						idem_required_text(fcinfo, 3, "scope"));
 	idem_request_key(&r, idem_required_text(fcinfo, 0, "key"));
-	idem_request_params(&r, idem_arg_content(fcinfo, 2, "params"));
+	r.own_params = idem_arg_content(fcinfo, 2, "params");
 
 	ledger = idem_ledger_open(true);
 	idem_request_rule(&r);
 	idem_request_permission(&r);
+	idem_request_identify(&r);
 	while (!try_once(ledger, &r, &first))
 		CHECK_FOR_INTERRUPTS();
 	idem_ledger_close(ledger);
@@ -382,15 +384,16 @@ idem_find_action(PG_FUNCTION_ARGS)
 
 	ledger = idem_ledger_open(false);
 	idem_request_rule(&r);
+	idem_request_identify(&r);
 	answer.now = GetCurrentTimestamp();
 	answer.action_id = &r.action_id;
 	answer.scope = r.scope;
 	answer.intent = r.intent;
-	answer.key = r.key;
+	answer.key = r.stored_key;
 	for (;;)
 	{
 		CHECK_FOR_INTERRUPTS();
-		found = idem_ledger_probe(ledger, &r.action_id, &row, &holder);
+		found = idem_request_probe(ledger, &r, &row, &holder);
 		if (found != IDEM_ABSENT || idem_ledger_surely_absent(ledger, &r.action_id))
 			break;
 	}

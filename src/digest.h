@@ -27,6 +27,10 @@
 #define IDEM_FORMAT_KEYED_ID	"K1"	/* the same under a secret */
 #define IDEM_FORMAT_PROVIDER	"P1"	/* (action_id, generation) */
 #define IDEM_FORMAT_PARAMS		"F1"	/* canonical params */
+#define IDEM_FORMAT_VALUE		"V1"	/* a confidential value, under a
+										 * secret */
+#define IDEM_FORMAT_CHECK		"C1"	/* nothing, under a secret: tells it
+										 * apart */
 
 extern void idem_digest_start(StringInfo buf, const char *format);
 extern char *idem_digest_utf8(const char *s, int *len);

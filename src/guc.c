@@ -13,6 +13,7 @@
 #include "postgres.h"
 
 #include "idem_action.h"
+#include "secret.h"
 #include "utils/guc.h"
 
 bool		idem_async_complete = false;
@@ -50,6 +51,15 @@ idem_guc_init(void)
 							 PGC_SUSET,
 							 0,
 							 NULL, NULL, NULL);
+
+	DefineCustomStringVariable("idem_action.secret_file",
+							   "File with the secrets that confidential keys are digested under.",
+							   "Each line is an id, a blank and at least 32 bytes in hexadecimal.",
+							   &idem_secret_file,
+							   "",
+							   PGC_SIGHUP,
+							   GUC_SUPERUSER_ONLY,
+							   NULL, idem_secret_file_changed, NULL);
 
 	MarkGUCPrefixReserved("idem_action");
 }

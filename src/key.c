@@ -47,7 +47,6 @@
 #define PART_SEPARATOR	'/'
 #define PART_ESCAPE		'~'
 
-PG_FUNCTION_INFO_V1(idem_action_id);
 PG_FUNCTION_INFO_V1(idem_action_key);
 PG_FUNCTION_INFO_V1(idem_period_key);
 PG_FUNCTION_INFO_V1(idem_provider_key_of);
@@ -234,36 +233,6 @@ reject_null(bool is_null, const char *what)
 				(errcode(ERRCODE_IDEM_INVALID_KEY),
 				 errmsg("%s must not be null", what),
 				 errhint("A key made without it would be missing or shared by different outcomes.")));
-}
-
-/*
- * idem.action_id(key text, intent text, scope text) returns uuid
- */
-Datum
-idem_action_id(PG_FUNCTION_ARGS)
-{
-	text	   *key;
-	text	   *intent;
-	text	   *scope;
-	pg_uuid_t  *id = palloc(sizeof(pg_uuid_t));
-
-	reject_null(PG_ARGISNULL(0), "key");
-	reject_null(PG_ARGISNULL(1), "intent");
-	reject_null(PG_ARGISNULL(2), "scope");
-
-	key = PG_GETARG_TEXT_PP(0);
-	intent = PG_GETARG_TEXT_PP(1);
-	scope = PG_GETARG_TEXT_PP(2);
-
-	idem_check_key(VARSIZE_ANY_EXHDR(key));
-	idem_check_intent(VARSIZE_ANY_EXHDR(intent));
-	idem_check_scope(VARSIZE_ANY_EXHDR(scope));
-
-	idem_action_id_plain(VARDATA_ANY(scope), VARSIZE_ANY_EXHDR(scope),
-						 VARDATA_ANY(intent), VARSIZE_ANY_EXHDR(intent),
-						 VARDATA_ANY(key), VARSIZE_ANY_EXHDR(key), id);
-
-	PG_RETURN_UUID_P(id);
 }
 
 /*

@@ -306,7 +306,7 @@ idem_violated_by(const IdemAction *a)
 
 	if (a->revision < 1 || a->generation < 1 || a->attempt < 0 || a->lost < 0 || a->failures < 0)
 		return "counters_in_range";
-	if ((a->key == NULL) != (a->secret_id != NULL))
+	if (a->key == NULL && a->secret_id == NULL)
 		return "key_or_secret";
 	if (in_progress && (!held || a->claimed_at == IDEM_NEVER || a->ended_by != NULL))
 		return "in_progress_is_held";

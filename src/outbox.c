@@ -62,7 +62,7 @@ try_enqueue(IdemLedger *ledger, IdemRequest *r, IdemAction *row, IdemVerdict *v,
 	IdemFound	found;
 
 	r->now = GetCurrentTimestamp();
-	found = idem_ledger_probe(ledger, &r->action_id, row, &holder);
+	found = idem_request_probe(ledger, r, row, &holder);
 	*known = false;
 	if (found == IDEM_ABSENT)
 	{
@@ -98,6 +98,19 @@ enqueue(IdemLedger *ledger, IdemRequest *r, IdemAction *row, IdemVerdict *v, boo
 		CHECK_FOR_INTERRUPTS();
 }
 
+/* a taker would get digests where it needs the values */
+static void
+refuse_confidential(const IdemRequest *r)
+{
+	if (r->rule->confidential_paths != NIL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("intent \"%s\" keeps fields confidential and cannot be enqueued",
+						text_to_cstring(r->intent)),
+				 errdetail("A taker would be handed digests instead of the values."),
+				 errhint("Claim it where the values are known, or enqueue a reference to them.")));
+}
+
 static TimestampTz
 not_before_arg(FunctionCallInfo fcinfo, int n)
 {
@@ -128,7 +141,7 @@ idem_enqueue_action(PG_FUNCTION_ARGS)
 	idem_request_intent(&r, IDEM_CALL_ENQUEUE, idem_required_text(fcinfo, 1, "intent"),
 						idem_required_text(fcinfo, 4, "scope"));
 	idem_request_key(&r, idem_required_text(fcinfo, 0, "key"));
-	idem_request_params(&r, idem_arg_content(fcinfo, 2, "params"));
+	r.own_params = idem_arg_content(fcinfo, 2, "params");
 	r.draft = idem_arg_content(fcinfo, 3, "draft");
 	r.not_before = not_before_arg(fcinfo, 5);
 	r.priority = PG_ARGISNULL(6) ? 0 : PG_GETARG_INT32(6);
@@ -138,6 +151,8 @@ idem_enqueue_action(PG_FUNCTION_ARGS)
 	ledger = idem_ledger_open(true);
 	idem_request_rule(&r);
 	idem_request_permission(&r);
+	refuse_confidential(&r);
+	idem_request_identify(&r);
 	enqueue(ledger, &r, &row, &v, &known);
 	if (v.outcome == IDEM_MISMATCH)
 		idem_raise_mismatch(&row, &r);
@@ -167,6 +182,8 @@ idem_enqueue_actions(PG_FUNCTION_ARGS)
 	ledger = idem_ledger_open(true);
 	idem_request_rule(&common);
 	idem_request_permission(&common);
+	refuse_confidential(&common);
+	idem_request_identify_batch(&batch, &common);
 	idem_row_start(&memory);
 	for (int i = 0; i < batch.n; i++)
 	{
@@ -178,7 +195,6 @@ idem_enqueue_actions(PG_FUNCTION_ARGS)
 		bool		known;
 
 		idem_row_next(&memory);
-		r->rule = common.rule;
 		enqueue(ledger, r, &row, &v, &known);
 		idem_answer(&answer, r, &v, known);
 		idem_row_answer(&memory);
@@ -321,7 +337,7 @@ open_walks(Take *take)
 			continue;
 		}
 		allowed++;
-		if (idem_is_paused(intent))
+		if (idem_is_paused(intent) || rule->confidential_paths != NIL)
 			continue;
 		idem_queue_start(&take->walks[take->nwalks], intent);
 		take->ahead[take->nwalks] = idem_queue_next(&take->walks[take->nwalks], r->now);

@@ -4,9 +4,8 @@
  *	  Intents that hand nothing out for the time being.
  *
  * A pause is a row of idem_state, by the name of the intent or '' for all of
- * them.  Every hand-out asks, so each backend keeps the list; a statement
- * trigger on idem_state invalidates it like the rules (see rule.c).  A hand-out
- * that had its table lock before the pause committed may still go through.
+ * them.  A hand-out that had its table lock before the pause committed may
+ * still go through.
  *
  * Copyright (c) 2026, idem_action contributors
  *
@@ -20,7 +19,6 @@
 #include "compat.h"
 #include "pause.h"
 #include "access.h"
-#include "access/table.h"
 #include "access/xact.h"
 #include "arg.h"
 #include "catalog/pg_type.h"
@@ -30,82 +28,19 @@
 #include "key.h"
 #include "ledger.h"
 #include "miscadmin.h"
-#include "nodes/pg_list.h"
 #include "rule.h"
-#include "table.h"
+#include "settings.h"
 #include "utils/builtins.h"
-#include "utils/inval.h"
-#include "utils/memutils.h"
-#include "utils/snapmgr.h"
-
-/* columns of idem_state that are read here */
-enum
-{
-	STATE_KIND,
-	STATE_NAME
-};
-
-static List *paused = NIL;		/* names of intents, '' for all */
-static MemoryContext paused_context = NULL;
-static bool paused_valid = false;
-static Oid	paused_relid = InvalidOid;
 
 PG_FUNCTION_INFO_V1(idem_pause_intent);
 PG_FUNCTION_INFO_V1(idem_resume_intent);
-
-static void
-forget_pauses(Datum arg, Oid relid)
-{
-	if (relid == paused_relid || !OidIsValid(relid))
-		paused_valid = false;
-}
-
-static void
-load_pauses(void)
-{
-	Relation	rel;
-	TableScanDesc scan;
-	TupleTableSlot *slot;
-	MemoryContext old;
-
-	if (paused_context == NULL)
-	{
-		paused_context = AllocSetContextCreate(CacheMemoryContext,
-											   "idem_action pauses",
-											   ALLOCSET_SMALL_SIZES);
-		CacheRegisterRelcacheCallback(forget_pauses, (Datum) 0);
-	}
-	rel = table_open(idem_relation_oid("idem_state"), AccessShareLock);
-	MemoryContextReset(paused_context);
-	paused = NIL;
-	paused_relid = RelationGetRelid(rel);
-	paused_valid = true;
-
-	/* not MVCC: neither the transaction's snapshot nor predicate locks */
-	slot = table_slot_create(rel, NULL);
-	scan = table_beginscan_strat(rel, SnapshotSelf, 0, NULL, true, false);
-	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
-	{
-		slot_getallattrs(slot);
-		if (!idem_text_is(DatumGetTextPP(slot->tts_values[STATE_KIND]), "pause"))
-			continue;
-		old = MemoryContextSwitchTo(paused_context);
-		paused = lappend(paused, DatumGetTextPCopy(slot->tts_values[STATE_NAME]));
-		MemoryContextSwitchTo(old);
-	}
-	table_endscan(scan);
-	ExecDropSingleTupleTableSlot(slot);
-	table_close(rel, AccessShareLock);
-}
 
 bool
 idem_is_paused(text *intent)
 {
 	ListCell   *lc;
 
-	if (!paused_valid)
-		load_pauses();
-	foreach(lc, paused)
+	foreach(lc, idem_settings()->paused)
 	{
 		text	   *name = lfirst(lc);
 

@@ -22,17 +22,21 @@
 #include "arg.h"
 #include "canon.h"
 #include "catalog/pg_type.h"
+#include "conceal.h"
 #include "errors.h"
 #include "funcapi.h"
 #include "key.h"
 #include "miscadmin.h"
 #include "pause.h"
+#include "secret.h"
 #include "storage/latch.h"
 #include "utils/builtins.h"
 #include "utils/typcache.h"
 #include "utils/wait_event.h"
 
 #define MAX_WAIT (30 * USECS_PER_SEC)
+
+PG_FUNCTION_INFO_V1(idem_action_id);
 
 /* 25001, unless the caller says that it knows */
 void
@@ -58,15 +62,11 @@ idem_required_text(FunctionCallInfo fcinfo, int n, const char *name)
 	return PG_GETARG_TEXT_PP(n);
 }
 
-/* the key of an action, checked, and the id that follows from it */
 void
 idem_request_key(IdemRequest *r, text *key)
 {
 	idem_check_key(VARSIZE_ANY_EXHDR(key));
 	r->key = key;
-	idem_action_id_plain(VARDATA_ANY(r->scope), VARSIZE_ANY_EXHDR(r->scope),
-						 VARDATA_ANY(r->intent), VARSIZE_ANY_EXHDR(r->intent),
-						 VARDATA_ANY(key), VARSIZE_ANY_EXHDR(key), &r->action_id);
 }
 
 void
@@ -81,17 +81,81 @@ idem_request_intent(IdemRequest *r, IdemCall call, text *intent, text *scope)
 	r->not_before = IDEM_NEVER;
 }
 
-void
-idem_request_params(IdemRequest *r, Jsonb *params)
+/* the action's id, under a secret where keys are confidential */
+static void
+id_under(const IdemRequest *r, const IdemSecret *secret, pg_uuid_t *id)
 {
-	r->params = params;
+	if (r->rule->confidential_key)
+		idem_action_id_keyed(VARDATA_ANY(r->scope), VARSIZE_ANY_EXHDR(r->scope),
+							 VARDATA_ANY(r->intent), VARSIZE_ANY_EXHDR(r->intent),
+							 VARDATA_ANY(r->key), VARSIZE_ANY_EXHDR(r->key),
+							 secret->bytes, secret->len, id);
+	else
+		idem_action_id_plain(VARDATA_ANY(r->scope), VARSIZE_ANY_EXHDR(r->scope),
+							 VARDATA_ANY(r->intent), VARSIZE_ANY_EXHDR(r->intent),
+							 VARDATA_ANY(r->key), VARSIZE_ANY_EXHDR(r->key), id);
+}
+
+/* id, stored params and fingerprint as they are under a secret, or none */
+static void
+identify_under(IdemRequest *r, const IdemSecret *secret)
+{
+	id_under(r, secret, &r->action_id);
+	r->secret_id = secret != NULL ? cstring_to_text(secret->id) : NULL;
+	r->params = r->own_params;
 	r->params_digest = NULL;
-	if (params != NULL)
+	if (r->params == NULL)
+		return;
+	if (r->rule->confidential_paths != NIL)
+		r->params = idem_conceal(r->own_params, r->rule->confidential_paths, secret);
+	r->params_digest = palloc(VARHDRSZ + IDEM_DIGEST_LENGTH);
+	SET_VARSIZE(r->params_digest, VARHDRSZ + IDEM_DIGEST_LENGTH);
+	idem_params_digest(r->params, (uint8 *) VARDATA(r->params_digest));
+}
+
+/* what the request is about, by the rule it has; a new row would get this */
+void
+idem_request_identify(IdemRequest *r)
+{
+	bool		confidential = r->rule->confidential_key || r->rule->confidential_paths != NIL;
+
+	r->secrets = confidential ? idem_secrets_in_use() : NIL;
+	r->stored_key = r->rule->confidential_key ? NULL : r->key;
+	identify_under(r, confidential ? linitial(r->secrets) : NULL);
+}
+
+/*
+ * Probes for the action, where keys are confidential under every secret in
+ * use: only if none of them knows it, it counts as absent, and as new under
+ * the current one.  The request is then about the row that was found.
+ */
+IdemFound
+idem_request_probe(IdemLedger *ledger, IdemRequest *r, IdemAction *row, TransactionId *holder)
+{
+	IdemFound	found = idem_ledger_probe(ledger, &r->action_id, row, holder);
+
+	if (r->secrets == NIL)
+		return found;
+	if (found == IDEM_ABSENT && r->rule->confidential_key)
 	{
-		r->params_digest = palloc(VARHDRSZ + IDEM_DIGEST_LENGTH);
-		SET_VARSIZE(r->params_digest, VARHDRSZ + IDEM_DIGEST_LENGTH);
-		idem_params_digest(params, (uint8 *) VARDATA(r->params_digest));
+		ListCell   *lc;
+
+		for_each_from(lc, r->secrets, 1)
+		{
+			pg_uuid_t	id;
+
+			id_under(r, lfirst(lc), &id);
+			found = idem_ledger_probe(ledger, &id, row, holder);
+			if (found == IDEM_ABSENT)
+				continue;
+			identify_under(r, lfirst(lc));
+			break;
+		}
 	}
+	else if ((found == IDEM_PRESENT || found == IDEM_HELD) && row->secret_id != NULL &&
+			 !idem_text_equal(row->secret_id, r->secret_id))
+		identify_under(r, idem_secret_of(text_to_cstring(row->secret_id)));
+	return found;
 }
 
 /* the rule and the pause; asked for after each opening of the ledger, as they
@@ -253,7 +317,7 @@ idem_request_batch(FunctionCallInfo fcinfo, const IdemRequest *common,
 		if (params != NULL && !param_nulls[i])
 		{
 			idem_content_check(DatumGetJsonbP(params[i]), "params");
-			idem_request_params(r, DatumGetJsonbP(params[i]));
+			r->own_params = DatumGetJsonbP(params[i]);
 		}
 		if (drafts != NULL && !draft_nulls[i])
 		{
@@ -263,10 +327,24 @@ idem_request_batch(FunctionCallInfo fcinfo, const IdemRequest *common,
 		if (event_ids != NULL && !event_nulls[i])
 			r->event_id = idem_text_cut(DatumGetTextPP(event_ids[i]), IDEM_MAX_LABEL);
 		idem_request_check_call_id(r);
+	}
+}
+
+/* the batch by the rule that "common" has: ids, and the order to apply them in */
+void
+idem_request_identify_batch(IdemBatchArgs *batch, const IdemRequest *common)
+{
+	for (int i = 0; i < batch->n; i++)
+	{
+		IdemRequest *r = &batch->requests[i];
+
+		r->rule = common->rule;
+		r->paused = common->paused;
+		idem_request_identify(r);
 		batch->items[i].action_id = r->action_id;
 		batch->items[i].position = i;
 	}
-	idem_batch_sort(batch->items, n);
+	idem_batch_sort(batch->items, batch->n);
 }
 
 /*
@@ -284,7 +362,10 @@ idem_answer(IdemAnswer *answer, const IdemRequest *r, const IdemVerdict *v, bool
 	answer->action_id = &r->action_id;
 	answer->scope = r->scope;
 	answer->intent = r->intent;
-	answer->key = r->key;
+	answer->key = r->stored_key;
+	/* what the row keeps as digests, its caller knows */
+	if (r->rule->confidential_paths != NIL)
+		answer->own_params = r->own_params;
 	if (v->outcome == IDEM_CONTENDED)
 		answer->repeat = true;
 	else if (known || v->outcome != IDEM_PAUSED)
@@ -388,4 +469,19 @@ idem_poll(long milliseconds)
 					 milliseconds, PG_WAIT_EXTENSION);
 	ResetLatch(MyLatch);
 	CHECK_FOR_INTERRUPTS();
+}
+
+/* the id of an action, where its keys are confidential under the current secret */
+Datum
+idem_action_id(PG_FUNCTION_ARGS)
+{
+	IdemRequest r = {0};
+	pg_uuid_t  *id = palloc(sizeof(pg_uuid_t));
+
+	idem_request_intent(&r, IDEM_CALL_CLAIM, idem_required_text(fcinfo, 1, "intent"),
+						idem_required_text(fcinfo, 2, "scope"));
+	idem_request_key(&r, idem_required_text(fcinfo, 0, "key"));
+	r.rule = idem_rule_of(VARDATA_ANY(r.intent), VARSIZE_ANY_EXHDR(r.intent), false);
+	id_under(&r, r.rule->confidential_key ? linitial(idem_secrets_in_use()) : NULL, id);
+	PG_RETURN_UUID_P(id);
 }

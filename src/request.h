@@ -14,6 +14,7 @@
 #define IDEM_REQUEST_H
 
 #include "answer.h"
+#include "ledger.h"
 #include "state.h"
 
 /* one element of a batch: applied in order of action_id, answered by position */
@@ -45,10 +46,13 @@ extern int64 idem_wait_arg(FunctionCallInfo fcinfo, int n);
 
 extern void idem_request_intent(IdemRequest *r, IdemCall call, text *intent, text *scope);
 extern void idem_request_key(IdemRequest *r, text *key);
-extern void idem_request_params(IdemRequest *r, Jsonb *params);
 extern void idem_request_call_id(IdemRequest *r, FunctionCallInfo fcinfo, int n);
 extern void idem_request_check_call_id(const IdemRequest *r);
 extern void idem_request_rule(IdemRequest *r);
+extern void idem_request_identify(IdemRequest *r);
+extern void idem_request_identify_batch(IdemBatchArgs *batch, const IdemRequest *common);
+extern IdemFound idem_request_probe(IdemLedger *ledger, IdemRequest *r, IdemAction *row,
+									TransactionId *holder);
 extern void idem_request_permission(const IdemRequest *r);
 extern void idem_request_success(IdemRequest *r, text *external_ref, Jsonb *result);
 extern void idem_request_batch(FunctionCallInfo fcinfo, const IdemRequest *common,

@@ -252,10 +252,7 @@ idem_import_actions(PG_FUNCTION_ARGS)
 						 errmsg("external_ref is longer than %d bytes", IDEM_MAX_EXTERNAL_REF),
 						 errdetail("Element %d of external_refs.", i + 1)));
 		}
-		items[i].action_id = requests[i].action_id;
-		items[i].position = i;
 	}
-	idem_batch_sort(items, n);
 
 	ledger = idem_ledger_open(true);
 	idem_request_rule(&common);
@@ -266,18 +263,25 @@ idem_import_actions(PG_FUNCTION_ARGS)
 						text_to_cstring(common.intent))));
 	for (int i = 0; i < n; i++)
 	{
+		requests[i].rule = common.rule;
+		idem_request_identify(&requests[i]);
+		items[i].action_id = requests[i].action_id;
+		items[i].position = i;
+	}
+	idem_batch_sort(items, n);
+	for (int i = 0; i < n; i++)
+	{
 		IdemRequest *r = &requests[items[i].position];
 		IdemAction	row;
 		IdemVerdict v;
 		TransactionId holder;
 		IdemFound	found;
 
-		r->rule = common.rule;
 		for (;;)
 		{
 			CHECK_FOR_INTERRUPTS();
 			r->now = GetCurrentTimestamp();
-			found = idem_ledger_probe(ledger, &r->action_id, &row, &holder);
+			found = idem_request_probe(ledger, r, &row, &holder);
 			if (found == IDEM_HELD_NEW)
 			{
 				idem_ledger_rest(ledger);

@@ -32,6 +32,7 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
+#include "conceal.h"
 #include "errors.h"
 #include "executor/spi.h"
 #include "key.h"
@@ -39,6 +40,7 @@
 #include "miscadmin.h"
 #include "table.h"
 #include "utils/acl.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/hsearch.h"
@@ -170,6 +172,44 @@ stored_usec(Datum value, bool isnull)
 	return usec;
 }
 
+static void
+bad_setting(const char *setting, const char *wanted)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("setting %s must be %s", setting, wanted)));
+}
+
+/* the paths of confidential fields, from a text[] or (Datum) 0 */
+static void
+set_fields(IdemRule *rule, Datum fields)
+{
+	StringInfoData names;
+	Datum	   *values;
+	bool	   *nulls;
+	int			n;
+
+	rule->confidential_paths = NIL;
+	rule->confidential_fields = NULL;
+	if (fields == (Datum) 0)
+		return;
+	deconstruct_array(DatumGetArrayTypeP(fields), TEXTOID, -1, false, TYPALIGN_INT,
+					  &values, &nulls, &n);
+	initStringInfo(&names);
+	for (int i = 0; i < n; i++)
+	{
+		char	   *name = nulls[i] ? NULL : TextDatumGetCString(values[i]);
+		List	   *path = name == NULL ? NIL : idem_field_path(name);
+
+		if (path == NIL)
+			bad_setting("confidential_fields", "paths like customer.phone or items[].name");
+		rule->confidential_paths = lappend(rule->confidential_paths, path);
+		appendStringInfo(&names, "%s%s", i > 0 ? ", " : "", name);
+	}
+	if (n > 0)
+		rule->confidential_fields = names.data;
+}
+
 /* the rule in a row of idem_rules, its strings in cache_context */
 static void
 rule_from_row(HeapTuple tuple, TupleDesc desc, IdemRule *rule)
@@ -188,6 +228,7 @@ rule_from_row(HeapTuple tuple, TupleDesc desc, IdemRule *rule)
 	rule->resolved_by = TextDatumGetCString(v[RULE_RESOLVED_BY]);
 	rule->new_when = TextDatumGetCString(v[RULE_NEW_WHEN]);
 	rule->rerun_by = TextDatumGetCString(v[RULE_RERUN_BY]);
+	set_fields(rule, n[RULE_CONFIDENTIAL_FIELDS] ? (Datum) 0 : v[RULE_CONFIDENTIAL_FIELDS]);
 	MemoryContextSwitchTo(old);
 
 	rule->on_uncertain = on_uncertain_of(TextDatumGetCString(v[RULE_ON_UNCERTAIN]));
@@ -203,6 +244,7 @@ rule_from_row(HeapTuple tuple, TupleDesc desc, IdemRule *rule)
 	rule->requires_approval = DatumGetBool(v[RULE_REQUIRES_APPROVAL]);
 	rule->scoped = DatumGetBool(v[RULE_SCOPED]);
 	rule->worker_role = n[RULE_WORKER_ROLE] ? InvalidOid : DatumGetObjectId(v[RULE_WORKER_ROLE]);
+	rule->confidential_key = DatumGetBool(v[RULE_CONFIDENTIAL_KEY]);
 	rule->resolver_role = n[RULE_RESOLVER_ROLE] ? InvalidOid : DatumGetObjectId(v[RULE_RESOLVER_ROLE]);
 }
 
@@ -359,23 +401,6 @@ idem_rule_start_retention(const IdemRule *rule, IdemAction *action)
  *-------------------------------------------------------------------------
  */
 
-static void
-bad_setting(const char *setting, const char *wanted)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("setting %s must be %s", setting, wanted)));
-}
-
-static void
-not_yet(const char *setting)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-			 errmsg("setting %s is not available in this version", setting),
-			 errhint("Leave %s at its default.", setting)));
-}
-
 /* a sentence a person will read: required, not blank */
 static const char *
 sentence_arg(FunctionCallInfo fcinfo, int n, const char *name, const char *otherwise)
@@ -489,11 +514,11 @@ rule_from_args(FunctionCallInfo fcinfo, IdemRule *rule)
 	rule->worker_role = role_arg(fcinfo, RULE_WORKER_ROLE, "worker_role");
 	rule->resolver_role = role_arg(fcinfo, RULE_RESOLVER_ROLE, "resolver_role");
 
-	/* settings whose feature this version does not have */
-	if (idem_arg_bool(fcinfo, RULE_CONFIDENTIAL_KEY, false))
-		not_yet("confidential_key");
-	if (!PG_ARGISNULL(RULE_CONFIDENTIAL_FIELDS))
-		not_yet("confidential_fields");
+	rule->confidential_key = idem_arg_bool(fcinfo, RULE_CONFIDENTIAL_KEY, false);
+	set_fields(rule, PG_ARGISNULL(RULE_CONFIDENTIAL_FIELDS) ? (Datum) 0 :
+			   PG_GETARG_DATUM(RULE_CONFIDENTIAL_FIELDS));
+	if (rule->confidential_paths != NIL && rule->requires_approval)
+		bad_setting("confidential_fields", "empty where an approval is required: a taker could not act on digests");
 }
 
 static Datum
@@ -523,21 +548,49 @@ run(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls, in
 #define SQL_DELETE_RULE \
 	"DELETE FROM idem.idem_rules WHERE intent OPERATOR(pg_catalog.=) $1"
 #define SQL_INSERT_RULE \
-	"INSERT INTO idem.idem_rules VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, false, NULL)"
+	"INSERT INTO idem.idem_rules VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)"
 #define SQL_SHOW_RULE \
 	"SELECT pg_catalog.to_jsonb(r) FROM idem.idem_rules r WHERE intent OPERATOR(pg_catalog.=) $1"
 #define SQL_INTENT_IN_USE \
 	"SELECT FROM idem.idem_actions WHERE intent OPERATOR(pg_catalog.=) $1 LIMIT 1"
-#define RULE_NPARAMS 19
+#define RULE_NPARAMS RULE_NCOLS
+
+/*
+ * What is confidential decides about ids and fingerprints, so it cannot change
+ * under the rows of an intent.  Caller has connected SPI.
+ */
+static void
+check_confidentiality(const IdemRule *rule)
+{
+	const IdemRule *stored = idem_rule_of(rule->intent, strlen(rule->intent), false);
+	const char *fields = stored->confidential_fields;
+	Oid			type = TEXTOID;
+	Datum		value = CStringGetTextDatum(rule->intent);
+
+	if (stored->confidential_key == rule->confidential_key &&
+		strcmp(fields != NULL ? fields : "",
+			   rule->confidential_fields != NULL ? rule->confidential_fields : "") == 0)
+		return;
+
+	/* waits for open claims, made under the settings as they were */
+	run(SQL_LOCK_ACTIONS, 0, NULL, NULL, NULL, SPI_OK_UTILITY);
+	run(SQL_INTENT_IN_USE, 1, &type, &value, NULL, SPI_OK_SELECT);
+	if (SPI_processed > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("intent \"%s\" has actions, so what is confidential cannot change", rule->intent),
+				 errhint("Use another intent, or wait until the last action has been forgotten.")));
+}
 
 /* stores the rule in place of an older one; caller has connected SPI */
 static void
-store_rule(const IdemRule *rule)
+store_rule(const IdemRule *rule, Datum fields)
 {
 	static Oid	types[RULE_NPARAMS] = {
 		TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, INTERVALOID, INTERVALOID,
 		INTERVALOID, BOOLOID, INT4OID, INT4OID, INTERVALOID, INTERVALOID,
-		INTERVALOID, BOOLOID, BOOLOID, TEXTOID, REGROLEOID, REGROLEOID
+		INTERVALOID, BOOLOID, BOOLOID, TEXTOID, REGROLEOID, REGROLEOID,
+		BOOLOID, TEXTARRAYOID
 	};
 	Datum		v[RULE_NPARAMS];
 	char		nulls[RULE_NPARAMS];
@@ -568,6 +621,10 @@ store_rule(const IdemRule *rule)
 	v[RULE_RERUN_BY] = CStringGetTextDatum(rule->rerun_by);
 	v[RULE_WORKER_ROLE] = ObjectIdGetDatum(rule->worker_role);
 	v[RULE_RESOLVER_ROLE] = ObjectIdGetDatum(rule->resolver_role);
+	v[RULE_CONFIDENTIAL_KEY] = BoolGetDatum(rule->confidential_key);
+	v[RULE_CONFIDENTIAL_FIELDS] = fields;
+	if (fields == (Datum) 0)
+		nulls[RULE_CONFIDENTIAL_FIELDS] = 'n';
 
 	run(SQL_LOCK_RULES, 0, NULL, NULL, NULL, SPI_OK_UTILITY);
 	run(SQL_DELETE_RULE, 1, types, v, NULL, SPI_OK_DELETE);
@@ -653,6 +710,10 @@ describe(const IdemRule *rule, const char *intent)
 		appendStringInfo(&s, "Who may act: members of %s.\n", role_name(rule->worker_role));
 	if (OidIsValid(rule->resolver_role))
 		appendStringInfo(&s, "Who may decide: members of %s.\n", role_name(rule->resolver_role));
+	if (rule->confidential_key)
+		appendStringInfoString(&s, "Its keys are kept as keyed digests only.\n");
+	if (rule->confidential_fields != NULL)
+		appendStringInfo(&s, "Kept as keyed digests only: %s.\n", rule->confidential_fields);
 	appendStringInfo(&s, "Who resolves doubt: %s.", rule->resolved_by);
 	return s.data;
 }
@@ -668,7 +729,8 @@ idem_define_rule(PG_FUNCTION_ARGS)
 
 	idem_owner_enter(&caller);
 	SPI_connect();
-	store_rule(&rule);
+	check_confidentiality(&rule);
+	store_rule(&rule, rule.confidential_fields == NULL ? (Datum) 0 : PG_GETARG_DATUM(RULE_CONFIDENTIAL_FIELDS));
 	detail = stored_rule(rule.intent);
 	idem_owner_leave(&caller);
 	record_change("rule_defined", rule.intent, detail);

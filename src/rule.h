@@ -14,6 +14,7 @@
 #define IDEM_RULE_H
 
 #include "idem_action.h"
+#include "nodes/pg_list.h"
 
 /* what to do with an attempt whose outcome is not known */
 typedef enum IdemOnUncertain
@@ -46,6 +47,9 @@ typedef struct IdemRule
 	const char *rerun_by;
 	Oid			worker_role;
 	Oid			resolver_role;
+	bool		confidential_key;
+	List	   *confidential_paths; /* of lists of steps, see conceal.c */
+	const char *confidential_fields;	/* the same as people read them */
 } IdemRule;
 
 extern const IdemRule *idem_rule_of(const char *intent, int len, bool required);

@@ -496,7 +496,8 @@ new_action(const IdemRequest *r, IdemVerdict *v)
 	a->priority = r->priority;
 	a->scope = r->scope;
 	a->intent = r->intent;
-	a->key = r->key;
+	a->key = r->stored_key;
+	a->secret_id = r->secret_id;
 	a->source = r->source;
 	a->event_id = r->event_id;
 	a->params = r->params;

@@ -68,7 +68,11 @@ typedef struct IdemRequest
 	/* a claim */
 	text	   *scope;
 	text	   *intent;
-	text	   *key;
+	text	   *key;			/* as the caller gave it */
+	Jsonb	   *own_params;		/* likewise */
+	text	   *stored_key;		/* NULL where keys are confidential */
+	text	   *secret_id;
+	List	   *secrets;		/* to look for the key under, current first */
 	pg_uuid_t	action_id;
 	pg_uuid_t	call_id;
 	Jsonb	   *params;

@@ -58,7 +58,7 @@ CREATE TABLE idem.idem_actions (
 	CONSTRAINT state_known CHECK (state = ANY (ARRAY['pending', 'in_progress', 'completed', 'failed', 'needs_attention', 'cancelled'])),
 	CONSTRAINT counters_in_range CHECK (revision >= 1 AND generation >= 1
 		AND attempt >= 0 AND lost >= 0 AND failures >= 0),
-	CONSTRAINT key_or_secret CHECK ((key IS NULL) = (secret_id IS NOT NULL)),
+	CONSTRAINT key_or_secret CHECK (key IS NOT NULL OR secret_id IS NOT NULL),
 	CONSTRAINT in_progress_is_held CHECK (state <> 'in_progress'
 		OR (claim_id IS NOT NULL AND claimed_at IS NOT NULL AND ended_by IS NULL)),
 	CONSTRAINT lease_while_in_progress CHECK ((lease_until IS NOT NULL) = (state = 'in_progress')),
@@ -94,7 +94,7 @@ COMMENT ON COLUMN idem.idem_actions.doubt_until IS 'last moment at which the dou
 COMMENT ON COLUMN idem.idem_actions.claim_id IS 'fencing token of the last claim, kept after it ended';
 COMMENT ON COLUMN idem.idem_actions.ended_by IS 'how the last claim ended: succeeded, failed_none, failed_unknown, failed_refused, released or expired';
 COMMENT ON COLUMN idem.idem_actions.params_digest IS 'fingerprint of the canonical params';
-COMMENT ON COLUMN idem.idem_actions.secret_id IS 'secret under which the key was digested; NULL where the key is plain';
+COMMENT ON COLUMN idem.idem_actions.secret_id IS 'secret under which the key or fields of params were digested; NULL where nothing is confidential';
 
 /* the timeline: ended attempts, decisions, reports that came too late */
 CREATE TABLE idem.idem_events (
@@ -188,7 +188,7 @@ CREATE TABLE idem.idem_access (
 COMMENT ON TABLE idem.idem_access IS 'who was given which level by grant_access';
 
 CREATE TABLE idem.idem_state (
-	kind				text		NOT NULL CHECK (kind = ANY (ARRAY['system', 'secret', 'pause'])),
+	kind				text		NOT NULL CHECK (kind = ANY (ARRAY['system', 'secret', 'current', 'pause'])),
 	name				text		NOT NULL,
 	value				text,
 	reason				text,

@@ -82,7 +82,7 @@ CREATE FUNCTION idem.action_id(
 	scope text DEFAULT ''
 )
 RETURNS uuid
-LANGUAGE C STABLE PARALLEL SAFE
+LANGUAGE C STABLE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idem_action_id';
 
 COMMENT ON FUNCTION idem.action_id(text, text, text) IS

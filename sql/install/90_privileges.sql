@@ -54,12 +54,14 @@ WITH listed (levels, privilege, objects) AS (
 		FUNCTION idem.erase_action,
 		FUNCTION idem.show_action,
 		FUNCTION idem.import_actions,
+		FUNCTION idem.keyed_digest,
 		FUNCTION idem.pause_intent,
 		FUNCTION idem.resume_intent}'),
 	/* rules and access */
 	('{admin}', 'EXECUTE', '{
 		FUNCTION idem.define_rule,
 		FUNCTION idem.drop_rule,
+		FUNCTION idem.use_secret,
 		FUNCTION idem.grant_access,
 		FUNCTION idem.revoke_access}'),
 	/* what was done, without contents */
@@ -71,6 +73,7 @@ WITH listed (levels, privilege, objects) AS (
 		idem.backlog,
 		idem.rules,
 		idem.access,
+		idem.secrets,
 		idem.privileges}')
 )
 SELECT level, privilege, object
