@@ -24,24 +24,51 @@
 
 #if PG_VERSION_NUM >= 160000
 #include "varatt.h"
+#define idem_only_summarizing(which) ((which) == TU_Summarizing)
 #else
 /* heap_update told only yes or no which indexes want the new version */
 typedef bool TU_UpdateIndexes;
 #define TU_None false
-
-#define ExecInsertIndexTuples(rri, slot, estate, update, nodup, conflict, arbiters, summarizing) \
-	ExecInsertIndexTuples(rri, slot, estate, update, nodup, conflict, arbiters)
+#define idem_only_summarizing(which) false
 #endif
 
-#if PG_VERSION_NUM >= 180000
-#define IDEM_PG_MODULE_MAGIC \
-	PG_MODULE_MAGIC_EXT(.name = "idem_action")
-#else
-#define IDEM_PG_MODULE_MAGIC PG_MODULE_MAGIC
-#define index_beginscan(heap, index, snapshot, instrument, nkeys, norderbys) \
-	index_beginscan(heap, index, snapshot, nkeys, norderbys)
+#if PG_VERSION_NUM < 180000
+#define PG_MODULE_MAGIC_EXT(...) PG_MODULE_MAGIC
+#define pg_noreturn _Noreturn
 #define RelationGetPrimaryKeyIndex(rel, deferrable_ok) \
 	RelationGetPrimaryKeyIndex(rel)
 #endif
+
+#if PG_VERSION_NUM < 190000
+#define EIIT_IS_UPDATE			(1 << 0)
+#define EIIT_NO_DUPE_ERROR		(1 << 1)
+#define EIIT_ONLY_SUMMARIZING	(1 << 2)
+
+#define table_tuple_update(rel, tid, slot, cid, options, ...) \
+	table_tuple_update(rel, tid, slot, cid, __VA_ARGS__)
+
+#if PG_VERSION_NUM >= 180000
+#define index_beginscan(heap, index, snapshot, instrument, nkeys, norderbys, flags) \
+	index_beginscan(heap, index, snapshot, instrument, nkeys, norderbys)
+#else
+#define index_beginscan(heap, index, snapshot, instrument, nkeys, norderbys, flags) \
+	index_beginscan(heap, index, snapshot, nkeys, norderbys)
+#endif
+
+#if PG_VERSION_NUM >= 160000
+#define ExecInsertIndexTuples(rri, estate, flags, slot, arbiters, conflict) \
+	ExecInsertIndexTuples(rri, slot, estate, \
+						  ((flags) & EIIT_IS_UPDATE) != 0, \
+						  ((flags) & EIIT_NO_DUPE_ERROR) != 0, \
+						  conflict, arbiters, \
+						  ((flags) & EIIT_ONLY_SUMMARIZING) != 0)
+#else
+#define ExecInsertIndexTuples(rri, estate, flags, slot, arbiters, conflict) \
+	ExecInsertIndexTuples(rri, slot, estate, \
+						  ((flags) & EIIT_IS_UPDATE) != 0, \
+						  ((flags) & EIIT_NO_DUPE_ERROR) != 0, \
+						  conflict, arbiters)
+#endif
+#endif							/* < 190000 */
 
 #endif							/* IDEM_COMPAT_H */

@@ -30,6 +30,7 @@
 #include "key.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/tuplestore.h"
 
 PG_FUNCTION_INFO_V1(idem_explain_action);
 PG_FUNCTION_INFO_V1(idem_search_actions);

@@ -125,7 +125,7 @@ walk_start(EventWalk *walk, const pg_uuid_t *id, LOCKMODE lockmode)
 	walk->index = index_open(idem_relation_oid("idem_events_action"), lockmode);
 	walk->slot = table_slot_create(walk->rel, NULL);
 	InitDirtySnapshot(walk->dirty);
-	walk->scan = index_beginscan(walk->rel, walk->index, &walk->dirty, NULL, 1, 0);
+	walk->scan = index_beginscan(walk->rel, walk->index, &walk->dirty, NULL, 1, 0, 0);
 	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_UUID_EQ, UUIDPGetDatum(id));
 	index_rescan(walk->scan, &key, 1, NULL, 0);
 }

@@ -15,7 +15,7 @@
 #include "compat.h"
 #include "idem_action.h"
 
-IDEM_PG_MODULE_MAGIC;
+PG_MODULE_MAGIC_EXT(.name = "idem_action");
 
 PGDLLEXPORT void _PG_init(void);
 

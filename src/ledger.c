@@ -435,7 +435,7 @@ open_scan(IdemLedger *ledger)
 	ledger->found = table_slot_create(ledger->actions.rel, NULL);
 	InitDirtySnapshot(ledger->dirty);
 	ledger->scan = index_beginscan(ledger->actions.rel, ledger->pkey,
-								   &ledger->dirty, NULL, 1, 0);
+								   &ledger->dirty, NULL, 1, 0, 0);
 	MemoryContextSwitchTo(old);
 }
 
@@ -484,7 +484,7 @@ snapshot_sees(IdemLedger *ledger, const pg_uuid_t *id, Snapshot snapshot)
 {
 	TupleTableSlot *slot = table_slot_create(ledger->actions.rel, NULL);
 	IndexScanDesc scan = index_beginscan(ledger->actions.rel, ledger->pkey,
-										 SnapshotAny, NULL, 1, 0);
+										 SnapshotAny, NULL, 1, 0, 0);
 	ScanKeyData key;
 	bool		seen = false;
 
@@ -508,7 +508,7 @@ idem_ledger_surely_absent(IdemLedger *ledger, const pg_uuid_t *id)
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	TupleTableSlot *slot = table_slot_create(ledger->actions.rel, NULL);
 	IndexScanDesc scan = index_beginscan(ledger->actions.rel, ledger->pkey,
-										 snapshot, NULL, 1, 0);
+										 snapshot, NULL, 1, 0, 0);
 	ScanKeyData key;
 	bool		found;
 
@@ -693,7 +693,7 @@ idem_ledger_update(IdemLedger *ledger, const IdemAction *before,
 	values_from_action(after, slot->tts_values, slot->tts_isnull);
 	ExecStoreVirtualTuple(slot);
 	written = write_result(table_tuple_update(ledger->actions.rel, &ledger->found->tts_tid,
-											  slot, GetCurrentCommandId(true),
+											  slot, GetCurrentCommandId(true), 0,
 											  SnapshotAny, InvalidSnapshot, wait,
 											  &failure, &lockmode, &update_indexes));
 	if (written != IDEM_WRITTEN)

@@ -84,7 +84,7 @@ open_walk(IdemQueueWalk *walk, const char *index, LOCKMODE lockmode, int nkeys)
 	walk->index = index_open(idem_relation_oid(index), lockmode);
 	walk->slot = table_slot_create(walk->rel, NULL);
 	InitDirtySnapshot(walk->dirty);
-	walk->scan = index_beginscan(walk->rel, walk->index, &walk->dirty, NULL, nkeys, 0);
+	walk->scan = index_beginscan(walk->rel, walk->index, &walk->dirty, NULL, nkeys, 0, 0);
 }
 
 static void

@@ -31,6 +31,7 @@
 #include "secret.h"
 #include "storage/latch.h"
 #include "utils/builtins.h"
+#include "utils/tuplestore.h"
 #include "utils/typcache.h"
 #include "utils/wait_event.h"
 

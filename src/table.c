@@ -108,9 +108,9 @@ idem_table_insert(IdemTable *table, Oid arbiter)
 	open_indexes(table);
 	table_tuple_insert(table->rel, table->slot, GetCurrentCommandId(true), 0, NULL);
 	if (table->indexes->ri_NumIndices > 0)
-		list_free(ExecInsertIndexTuples(table->indexes, table->slot, table->estate,
-										false, OidIsValid(arbiter), &conflict,
-										arbiters, false));
+		list_free(ExecInsertIndexTuples(table->indexes, table->estate,
+										OidIsValid(arbiter) ? EIIT_NO_DUPE_ERROR : 0,
+										table->slot, arbiters, &conflict));
 	return !conflict;
 }
 
@@ -121,6 +121,8 @@ idem_table_index_update(IdemTable *table, TU_UpdateIndexes which)
 	if (which == TU_None)
 		return;
 	open_indexes(table);
-	list_free(ExecInsertIndexTuples(table->indexes, table->slot, table->estate,
-									true, false, NULL, NIL, which == TU_Summarizing));
+	list_free(ExecInsertIndexTuples(table->indexes, table->estate,
+									EIIT_IS_UPDATE |
+									(idem_only_summarizing(which) ? EIIT_ONLY_SUMMARIZING : 0),
+									table->slot, NIL, NULL));
 }
