@@ -146,7 +146,9 @@ put_action(const IdemAnswer *answer, Datum *v, bool *n)
 	idem_put(v, n, C_GENERATION, Int32GetDatum(a->generation));
 	idem_put_pointer(v, n, C_STATE, idem_state_name(a->state));
 	idem_put_pointer(v, n, C_REASON, a->reason);
-	if (a->reason == NULL && answer->kept_draft)
+	if (a->reason == NULL && a->purged)
+		idem_put_pointer(v, n, C_REASON, cstring_to_text("content_purged"));
+	else if (a->reason == NULL && answer->kept_draft)
 		idem_put_pointer(v, n, C_REASON, cstring_to_text("other_draft_kept"));
 	idem_put_time(v, n, C_LEASE_UNTIL, a->lease_until);
 	idem_put_pointer(v, n, C_PROVIDER_KEY, cstring_to_text(provider_key));

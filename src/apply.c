@@ -124,7 +124,7 @@ idem_apply(IdemLedger *ledger, const pg_uuid_t *id, IdemRequest *r, IdemVerdict 
 		if (v->changes && idem_ledger_update(ledger, &row, &v->after, true) != IDEM_WRITTEN)
 			continue;
 		if (v->erases)
-			idem_ledger_redact_past(id);
+			idem_ledger_redact_past(id, true);
 		idem_append_lines(&row, v);
 		if ((v->changes || v->nlines > 0) &&
 			!(r->call == IDEM_CALL_COMPLETE && idem_async_complete))

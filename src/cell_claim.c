@@ -34,6 +34,11 @@ idem_tell_state(IdemVerdict *v, const IdemRequest *r)
 static void
 claim_by_judgement(IdemVerdict *v, const IdemRequest *r, IdemJudgement judgement)
 {
+	if (r->call == IDEM_CALL_SWEEP)
+	{
+		idem_tell_state(v, r);
+		return;
+	}
 	switch (judgement)
 	{
 		case JUDGED_GRANT:

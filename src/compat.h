@@ -46,6 +46,10 @@ typedef bool TU_UpdateIndexes;
 
 #define table_tuple_update(rel, tid, slot, cid, options, ...) \
 	table_tuple_update(rel, tid, slot, cid, __VA_ARGS__)
+#define table_beginscan_tidrange(rel, snapshot, first, last, flags) \
+	table_beginscan_tidrange(rel, snapshot, first, last)
+#define table_tuple_delete(rel, tid, cid, options, ...) \
+	table_tuple_delete(rel, tid, cid, __VA_ARGS__, false)
 
 #if PG_VERSION_NUM >= 180000
 #define index_beginscan(heap, index, snapshot, instrument, nkeys, norderbys, flags) \

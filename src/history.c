@@ -200,11 +200,12 @@ idem_ledger_forget_past(const pg_uuid_t *id)
 }
 
 /*
- * Takes contents and free texts out of the history of an action that is
- * erased; who did what and when stays.  Caller holds the row's lock.
+ * Takes the contents out of the history of an action that is purged, and with
+ * "texts" also the free texts, of one that is erased; who did what and when
+ * stays.  Caller holds the row's lock.
  */
 void
-idem_ledger_redact_past(const pg_uuid_t *id)
+idem_ledger_redact_past(const pg_uuid_t *id, bool texts)
 {
 	static const char *const free_texts[] = {"error", "reason", "note", "draft"};
 	EventWalk	walk;
@@ -227,7 +228,7 @@ idem_ledger_redact_past(const pg_uuid_t *id)
 
 		heap_deform_tuple(line, RelationGetDescr(events.rel), slot->tts_values, slot->tts_isnull);
 		slot->tts_isnull[EV_CONTENT] = true;
-		for (int i = 0; i < (int) lengthof(free_texts) && !slot->tts_isnull[EV_DETAIL]; i++)
+		for (int i = 0; texts && i < (int) lengthof(free_texts) && !slot->tts_isnull[EV_DETAIL]; i++)
 			slot->tts_values[EV_DETAIL] =
 				DirectFunctionCall2(jsonb_delete, slot->tts_values[EV_DETAIL],
 									CStringGetTextDatum(free_texts[i]));
@@ -238,4 +239,30 @@ idem_ledger_redact_past(const pg_uuid_t *id)
 	}
 	idem_table_close(&events, RowExclusiveLock);
 	CommandCounterIncrement();
+}
+
+/* the counted repeats go with the row too */
+void
+idem_ledger_forget_repeats(const pg_uuid_t *id)
+{
+	Relation	rel = table_open(idem_relation_oid("idem_repeats"), RowExclusiveLock);
+	Relation	index = index_open(idem_relation_oid("idem_repeats_action"), RowExclusiveLock);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	SnapshotData dirty;
+	IndexScanDesc scan;
+	ScanKeyData key;
+
+	InitDirtySnapshot(dirty);
+	scan = index_beginscan(rel, index, &dirty, NULL, 1, 0, 0);
+	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_UUID_EQ, UUIDPGetDatum(id));
+	index_rescan(scan, &key, 1, NULL, 0);
+	while (index_getnext_slot(scan, ForwardScanDirection, slot))
+	{
+		if (!TransactionIdIsValid(dirty.xmin) && !TransactionIdIsValid(dirty.xmax))
+			simple_table_tuple_delete(rel, &slot->tts_tid, SnapshotAny);
+	}
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	index_close(index, RowExclusiveLock);
+	table_close(rel, RowExclusiveLock);
 }

@@ -53,12 +53,10 @@
 #include "postgres.h"
 
 #include "compat.h"
-#include "ledger.h"
 #include "access/heapam.h"
-#include "access/relscan.h"
 #include "access/table.h"
 #include "access/xact.h"
-#include "catalog/namespace.h"
+#include "columns.h"
 #include "commands/sequence.h"
 #include "errors.h"
 #include "executor/tuptable.h"
@@ -78,64 +76,6 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 #include "utils/typcache.h"
-
-/* columns of idem_actions */
-enum
-{
-	COL_ACTION_ID,
-	COL_CREATED_AT,
-	COL_REVISION,
-	COL_GENERATION,
-	COL_ATTEMPT,
-	COL_LOST,
-	COL_FAILURES,
-	COL_PRIORITY,
-	COL_UNCERTAIN,
-	COL_UNCERTAIN_BEFORE,
-	COL_MARKED,
-	COL_BEGUN,
-	COL_VERIFYING,
-	COL_APPROVED,
-	COL_CANCEL_REQUESTED,
-	COL_PURGED,
-	COL_FIRST_CLAIMED_AT,
-	COL_CLAIMED_AT,
-	COL_LEASE_UNTIL,
-	COL_DUE_AT,
-	COL_DOUBT_UNTIL,
-	COL_FINISHED_AT,
-	COL_PURGE_AFTER,
-	COL_FORGET_AFTER,
-	COL_CLAIM_ID,
-	COL_CALL_ID,
-	COL_STATE,
-	COL_SCOPE,
-	COL_INTENT,
-	COL_KEY,
-	COL_REASON,
-	COL_ENDED_BY,
-	COL_WORKER,
-	COL_SOURCE,
-	COL_EVENT_ID,
-	COL_SECRET_ID,
-	COL_PARAMS,
-	COL_PARAMS_DIGEST,
-	COL_DRAFT,
-	COL_EXTERNAL_REF,
-	COL_RESULT,
-	COL_ERROR,
-	ACTION_NCOLS
-};
-
-struct IdemLedger
-{
-	IdemTable	actions;
-	LOCKMODE	lockmode;
-	Relation	pkey;
-	SnapshotData dirty;
-	IndexScanDesc scan;
-	TupleTableSlot *found;		/* the version last read, its buffer pinned */
-};
 
 static const char *const state_names[] = {
 	[IDEM_PENDING] = "pending",
@@ -233,6 +173,13 @@ action_from_values(const Datum *v, const bool *n, IdemAction *a)
 	a->external_ref = get_varlena(v, n, COL_EXTERNAL_REF);
 	a->result = get_content(v, n, COL_RESULT);
 	a->error = get_varlena(v, n, COL_ERROR);
+}
+
+void
+idem_action_from_slot(TupleTableSlot *slot, IdemAction *action)
+{
+	slot_getallattrs(slot);
+	action_from_values(slot->tts_values, slot->tts_isnull, action);
 }
 
 /*
@@ -421,8 +368,8 @@ idem_ledger_close(IdemLedger *ledger)
  *-------------------------------------------------------------------------
  */
 
-static void
-open_scan(IdemLedger *ledger)
+void
+idem_ledger_open_scan(IdemLedger *ledger)
 {
 	Oid			pkey = RelationGetPrimaryKeyIndex(ledger->actions.rel, false);
 	MemoryContext old = MemoryContextSwitchTo(ledger->actions.context);
@@ -457,7 +404,7 @@ idem_ledger_probe(IdemLedger *ledger, const pg_uuid_t *id,
 	IdemFound	found = IDEM_ABSENT;
 
 	if (ledger->pkey == NULL)
-		open_scan(ledger);
+		idem_ledger_open_scan(ledger);
 	*holder = InvalidTransactionId;
 	id_key(&key, id);
 	index_rescan(ledger->scan, &key, 1, NULL, 0);
@@ -470,8 +417,7 @@ idem_ledger_probe(IdemLedger *ledger, const pg_uuid_t *id,
 			continue;
 		}
 		*holder = ledger->dirty.xmax;
-		slot_getallattrs(ledger->found);
-		action_from_values(ledger->found->tts_values, ledger->found->tts_isnull, action);
+		idem_action_from_slot(ledger->found, action);
 		return TransactionIdIsValid(*holder) ? IDEM_HELD : IDEM_PRESENT;
 	}
 	return found;
@@ -703,6 +649,25 @@ idem_ledger_update(IdemLedger *ledger, const IdemAction *before,
 	idem_queue_add(after);
 	CommandCounterIncrement();
 	return IDEM_WRITTEN;
+}
+
+/*
+ * Removes the version last probed, where nobody else has it; the history goes
+ * by idem_ledger_forget_past.  A final action has no entry in the queue.
+ */
+IdemWrite
+idem_ledger_delete(IdemLedger *ledger)
+{
+	TM_FailureData failure;
+	IdemWrite	written;
+
+	idem_ledger_check_visible(ledger);
+	written = write_result(table_tuple_delete(ledger->actions.rel, &ledger->found->tts_tid,
+											  GetCurrentCommandId(true), 0, SnapshotAny,
+											  InvalidSnapshot, false, &failure));
+	if (written == IDEM_WRITTEN)
+		CommandCounterIncrement();
+	return written;
 }
 
 /*

@@ -57,7 +57,7 @@ typedef enum Situation
 /* the columns: a call, and by whose claim it comes */
 typedef enum Arrival
 {
-	CLAIM,						/* also a take */
+	CLAIM,						/* also a take, or the sweep */
 	BEGIN,						/* these two by an earlier claim are lost */
 	EXTEND,						/* in any case */
 	SUCCESS,
@@ -280,6 +280,7 @@ arrival_of(const IdemAction *a, const IdemRequest *r)
 		case IDEM_CALL_ENQUEUE:
 		case IDEM_CALL_TAKE:
 		case IDEM_CALL_TAKE_TO_VERIFY:
+		case IDEM_CALL_SWEEP:
 			return CLAIM;
 		case IDEM_CALL_BEGIN:
 			return BEGIN;

@@ -24,6 +24,7 @@ typedef enum IdemCall
 	IDEM_CALL_ENQUEUE,
 	IDEM_CALL_TAKE,				/* hands out to act only */
 	IDEM_CALL_TAKE_TO_VERIFY,	/* hands out to search only */
+	IDEM_CALL_SWEEP,			/* maintenance: hands out nothing */
 	IDEM_CALL_BEGIN,
 	IDEM_CALL_EXTEND,
 	IDEM_CALL_COMPLETE,			/* also a search that found it */
@@ -38,7 +39,7 @@ typedef enum IdemCall
 	IDEM_CALL_ERASE
 } IdemCall;
 
-#define IDEM_IS_CLAIM(call) ((call) <= IDEM_CALL_TAKE_TO_VERIFY)
+#define IDEM_IS_CLAIM(call) ((call) <= IDEM_CALL_SWEEP)
 #define IDEM_IS_REPORT(call) ((call) >= IDEM_CALL_COMPLETE && (call) <= IDEM_CALL_SEARCHED)
 #define IDEM_IS_DECISION(call) ((call) >= IDEM_CALL_REVISE)
 

@@ -7,7 +7,7 @@
  * new version's list again.
  */
 
-REVOKE ALL ON ALL FUNCTIONS IN SCHEMA idem FROM PUBLIC;
+REVOKE ALL ON ALL ROUTINES IN SCHEMA idem FROM PUBLIC;
 REVOKE ALL ON ALL TABLES IN SCHEMA idem FROM PUBLIC;
 REVOKE ALL ON ALL SEQUENCES IN SCHEMA idem FROM PUBLIC;
 REVOKE ALL ON SCHEMA idem FROM PUBLIC;
@@ -62,6 +62,9 @@ WITH listed (levels, privilege, objects) AS (
 		FUNCTION idem.define_rule,
 		FUNCTION idem.drop_rule,
 		FUNCTION idem.use_secret,
+		FUNCTION idem.apply_retention,
+		FUNCTION idem.after_restore,
+		PROCEDURE idem.run_maintenance,
 		FUNCTION idem.grant_access,
 		FUNCTION idem.revoke_access}'),
 	/* what was done, without contents */

@@ -1,0 +1,123 @@
+/*-------------------------------------------------------------------------
+ *
+ * ledger_scan.c
+ *	  Walking over the actions in the order in which they are stored.
+ *
+ * Lease ends and retention have no index, since one would end HOT updates
+ * (see ledger.c).  They are found by walking over ranges of blocks; a row is
+ * looked at by its fixed columns first, and read whole only where it is wanted.
+ *
+ * The walk reads by a snapshot of its own and holds nothing.  The row it stops
+ * at is the ledger's "version last probed", so what is then written is a
+ * compare-and-swap on it like any other change: a row that was changed since is
+ * left to the next walk.
+ *
+ * Copyright (c) 2026, idem_action contributors
+ *
+ * IDENTIFICATION
+ *	  src/ledger_scan.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "compat.h"
+#include "ledger_scan.h"
+#include "columns.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "utils/snapmgr.h"
+
+/* over nblocks blocks from "from" on, or to the end of the table */
+void
+idem_walk_start(IdemWalk *walk, IdemLedger *ledger, IdemWanted wanted,
+				BlockNumber from, BlockNumber nblocks)
+{
+	Relation	rel = ledger->actions.rel;
+	BlockNumber total = RelationGetNumberOfBlocks(rel);
+	ItemPointerData first;
+	ItemPointerData last;
+
+	if (ledger->pkey == NULL)
+		idem_ledger_open_scan(ledger);
+	walk->ledger = ledger;
+	walk->wanted = wanted;
+	walk->now = GetCurrentTimestamp();
+	walk->from = from;
+	walk->end = from < total && nblocks < total - from ? from + nblocks : total;
+	walk->scan = NULL;
+	if (from >= walk->end)
+		return;
+	ItemPointerSet(&first, from, FirstOffsetNumber);
+	ItemPointerSet(&last, walk->end - 1, MaxOffsetNumber);
+	walk->snapshot = RegisterSnapshot(GetLatestSnapshot());
+	walk->slot = table_slot_create(rel, NULL);
+	walk->scan = table_beginscan_tidrange(rel, walk->snapshot, &first, &last, 0);
+}
+
+static bool
+is_past(const TupleTableSlot *slot, int col, TimestampTz now)
+{
+	return !slot->tts_isnull[col] && DatumGetTimestampTz(slot->tts_values[col]) <= now;
+}
+
+static bool
+is_wanted(const IdemWalk *walk)
+{
+	TupleTableSlot *slot = walk->slot;
+
+	slot_getsomeattrs(slot, COL_FORGET_AFTER + 1);
+	switch (walk->wanted)
+	{
+		case IDEM_WANT_DUE:
+			return is_past(slot, COL_LEASE_UNTIL, walk->now) ||
+				is_past(slot, COL_FORGET_AFTER, walk->now) ||
+				(is_past(slot, COL_PURGE_AFTER, walk->now) &&
+				 !DatumGetBool(slot->tts_values[COL_PURGED]));
+		case IDEM_WANT_OPEN:
+			return !slot->tts_isnull[COL_DUE_AT] || !slot->tts_isnull[COL_LEASE_UNTIL];
+		case IDEM_WANT_FINAL:
+			return !slot->tts_isnull[COL_FINISHED_AT];
+	}
+	return false;
+}
+
+/*
+ * The next action that is wanted; false at the end of the range.  Its texts and
+ * contents live until the next use of the ledger.
+ */
+bool
+idem_walk_next(IdemWalk *walk, IdemAction *action)
+{
+	while (walk->scan != NULL &&
+		   table_scan_getnextslot_tidrange(walk->scan, ForwardScanDirection, walk->slot))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!is_wanted(walk))
+			continue;
+		ExecCopySlot(walk->ledger->found, walk->slot);
+		idem_action_from_slot(walk->ledger->found, action);
+		return true;
+	}
+	return false;
+}
+
+/* the block that the walk stands on, to go on from */
+BlockNumber
+idem_walk_block(const IdemWalk *walk)
+{
+	return ItemPointerGetBlockNumber(&walk->slot->tts_tid);
+}
+
+/* true where the range reached the end of the table */
+bool
+idem_walk_end(IdemWalk *walk)
+{
+	if (walk->scan != NULL)
+	{
+		table_endscan(walk->scan);
+		ExecDropSingleTupleTableSlot(walk->slot);
+		UnregisterSnapshot(walk->snapshot);
+	}
+	return walk->end >= RelationGetNumberOfBlocks(walk->ledger->actions.rel);
+}

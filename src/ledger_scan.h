@@ -1,0 +1,46 @@
+/*-------------------------------------------------------------------------
+ *
+ * ledger_scan.h
+ *	  Walking over the actions in the order in which they are stored.
+ *
+ * Copyright (c) 2026, idem_action contributors
+ *
+ * IDENTIFICATION
+ *	  src/ledger_scan.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_LEDGER_SCAN_H
+#define IDEM_LEDGER_SCAN_H
+
+#include "ledger.h"
+#include "access/tableam.h"
+#include "storage/block.h"
+
+/* which actions a walk stops at */
+typedef enum IdemWanted
+{
+	IDEM_WANT_DUE,				/* lease over, contents or key past retention */
+	IDEM_WANT_OPEN,				/* pending or in progress */
+	IDEM_WANT_FINAL
+} IdemWanted;
+
+typedef struct IdemWalk
+{
+	IdemLedger *ledger;
+	IdemWanted	wanted;
+	TimestampTz now;
+	Snapshot	snapshot;
+	TableScanDesc scan;
+	TupleTableSlot *slot;
+	BlockNumber from;
+	BlockNumber end;			/* the first block not walked over */
+} IdemWalk;
+
+extern void idem_walk_start(IdemWalk *walk, IdemLedger *ledger, IdemWanted wanted,
+							BlockNumber from, BlockNumber nblocks);
+extern bool idem_walk_next(IdemWalk *walk, IdemAction *action);
+extern BlockNumber idem_walk_block(const IdemWalk *walk);
+extern bool idem_walk_end(IdemWalk *walk);
+
+#endif							/* IDEM_LEDGER_SCAN_H */

@@ -1,0 +1,295 @@
+/*-------------------------------------------------------------------------
+ *
+ * maintenance.c
+ *	  What the ledger needs done from time to time, in bounded batches: lease
+ *	  ends by the doubt list, contents purged, keys forgotten.
+ *
+ * A batch is one transaction of its caller's.  It walks over the actions from
+ * where the last one stopped and changes at most so many; each change is a
+ * compare-and-swap on the row it was decided on, so a row that moved on in the
+ * meantime, or that somebody holds, is left to the next pass.  What belongs to
+ * an action (history, counted repeats) goes in the same transaction as its row:
+ * a crash leaves an action whole or gone.
+ *
+ * Nothing here knows of processes.  CALL run_maintenance() does by hand what a
+ * background worker does, and a site without one can schedule it.
+ *
+ * Copyright (c) 2026, idem_action contributors
+ *
+ * IDENTIFICATION
+ *	  src/maintenance.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "compat.h"
+#include "maintenance.h"
+#include "access/xact.h"
+#include "apply.h"
+#include "arg.h"
+#include "detail.h"
+#include "errors.h"
+#include "executor/spi.h"
+#include "ledger_scan.h"
+#include "miscadmin.h"
+#include "transition.h"
+#include "utils/builtins.h"
+#include "utils/snapmgr.h"
+
+#define BLOCKS_PER_BATCH 4096	/* walked over at most, whether due or not */
+#define DEFAULT_BATCH 1000
+#define MAX_BATCH 1000000
+
+PG_FUNCTION_INFO_V1(idem_run_maintenance);
+PG_FUNCTION_INFO_V1(idem_apply_retention);
+PG_FUNCTION_INFO_V1(idem_after_restore);
+
+static const IdemRule *
+rule_of(const IdemAction *action)
+{
+	return idem_rule_of(VARDATA_ANY(action->intent), VARSIZE_ANY_EXHDR(action->intent), false);
+}
+
+/* a lease that is over: what the doubt list says, handing out nothing */
+static bool
+sweep(IdemLedger *ledger, const IdemAction *row)
+{
+	IdemRequest r = {.call = IDEM_CALL_SWEEP,.retry_after = -1};
+	IdemVerdict v;
+
+	r.rule = rule_of(row);
+	r.now = GetCurrentTimestamp();
+	idem_decide(row, &r, &v);
+	if (!v.changes || idem_ledger_update(ledger, row, &v.after, false) != IDEM_WRITTEN)
+		return false;
+	idem_append_lines(row, &v);
+	return true;
+}
+
+/* contents go; key, fingerprint and external_ref stay, the revision too */
+static bool
+purge(IdemLedger *ledger, const IdemAction *row)
+{
+	IdemAction	after = *row;
+
+	after.params = NULL;
+	after.draft = NULL;
+	after.result = NULL;
+	after.error = NULL;
+	after.purged = true;
+	if (idem_ledger_update(ledger, row, &after, false) != IDEM_WRITTEN)
+		return false;
+	idem_ledger_redact_past(&row->action_id, false);
+	return true;
+}
+
+/* the key is forgotten, and everything that was about it */
+static bool
+forget(IdemLedger *ledger, const IdemAction *row)
+{
+	if (idem_ledger_delete(ledger) != IDEM_WRITTEN)
+		return false;
+	idem_ledger_forget_past(&row->action_id);
+	idem_ledger_forget_repeats(&row->action_id);
+	return true;
+}
+
+/*
+ * One batch; true while there is more of the table.  Caller is in a
+ * transaction, and commits it.
+ */
+bool
+idem_maintenance_batch(IdemPass *pass, int batch)
+{
+	IdemLedger *ledger;
+	IdemWalk	walk;
+	IdemAction	row;
+	MemoryContext outer = CurrentMemoryContext;
+	MemoryContext row_context;
+	int			changed = 0;
+	bool		at_end;
+
+	PushActiveSnapshot(GetTransactionSnapshot());
+	ledger = idem_ledger_open(true);
+	row_context = AllocSetContextCreate(outer, "idem_action row of maintenance",
+										ALLOCSET_SMALL_SIZES);
+	idem_walk_start(&walk, ledger, IDEM_WANT_DUE, pass->block, BLOCKS_PER_BATCH);
+	while (changed < batch && idem_walk_next(&walk, &row))
+	{
+		bool		done;
+
+		/* an open double success is for a person to see first */
+		if (row.finished_at != IDEM_NEVER && idem_double_open(&row))
+			continue;
+		MemoryContextReset(row_context);
+		MemoryContextSwitchTo(row_context);
+		if (row.lease_until != IDEM_NEVER)
+		{
+			done = sweep(ledger, &row);
+			pass->judged += done;
+		}
+		else if (row.forget_after <= walk.now)
+		{
+			done = forget(ledger, &row);
+			pass->forgotten += done;
+		}
+		else
+		{
+			done = purge(ledger, &row);
+			pass->purged += done;
+		}
+		MemoryContextSwitchTo(outer);
+		changed += done;
+	}
+
+	/* full: the rest of the block comes next time */
+	if (changed == batch)
+	{
+		pass->block = idem_walk_block(&walk);
+		(void) idem_walk_end(&walk);
+		at_end = false;
+	}
+	else
+	{
+		pass->block = walk.end;
+		at_end = idem_walk_end(&walk);
+	}
+	MemoryContextDelete(row_context);
+	idem_ledger_close(ledger);
+	PopActiveSnapshot();
+	return !at_end;
+}
+
+static int
+positive_arg(FunctionCallInfo fcinfo, int n, const char *name, int otherwise)
+{
+	if (PG_ARGISNULL(n))
+		return otherwise;
+	if (PG_GETARG_INT32(n) < 1 || PG_GETARG_INT32(n) > MAX_BATCH)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must be between 1 and %d", name, MAX_BATCH)));
+	return PG_GETARG_INT32(n);
+}
+
+/* CALL run_maintenance: one pass, committed batch by batch */
+Datum
+idem_run_maintenance(PG_FUNCTION_ARGS)
+{
+	int			batch = positive_arg(fcinfo, 0, "batch", DEFAULT_BATCH);
+	int			left = positive_arg(fcinfo, 1, "max_batches", PG_INT32_MAX);
+	IdemPass	pass = {0};
+	bool		more;
+
+	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
+		castNode(CallContext, fcinfo->context)->atomic)
+		ereport(ERROR,
+				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+				 errmsg("run_maintenance cannot run in an open transaction"),
+				 errdetail("It commits its batches one by one."),
+				 errhint("CALL it by itself.")));
+	SPI_connect_ext(SPI_OPT_NONATOMIC);
+	do
+	{
+		more = idem_maintenance_batch(&pass, batch);
+		SPI_commit();
+	} while (more && --left > 0);
+	SPI_finish();
+	ereport(DEBUG1,
+			(errmsg_internal("maintenance judged %lld, purged %lld, forgot %lld",
+							 (long long) pass.judged, (long long) pass.purged,
+							 (long long) pass.forgotten)));
+	PG_RETURN_VOID();
+}
+
+/* rewrites the retention of an intent's finished actions by its rule */
+Datum
+idem_apply_retention(PG_FUNCTION_ARGS)
+{
+	text	   *intent;
+	IdemLedger *ledger;
+	IdemWalk	walk;
+	IdemAction	row;
+	int64		changed = 0;
+
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("intent must not be null")));
+	intent = PG_GETARG_TEXT_PP(0);
+	ledger = idem_ledger_open(true);
+	(void) idem_rule_of(VARDATA_ANY(intent), VARSIZE_ANY_EXHDR(intent), idem_require_rule);
+	idem_walk_start(&walk, ledger, IDEM_WANT_FINAL, 0, InvalidBlockNumber);
+	while (idem_walk_next(&walk, &row))
+	{
+		IdemAction	after = row;
+
+		if (!idem_text_equal(row.intent, intent))
+			continue;
+		idem_rule_start_retention(rule_of(&row), &after);
+		if (after.purge_after == row.purge_after && after.forget_after == row.forget_after)
+			continue;
+		if (idem_ledger_update(ledger, &row, &after, true) == IDEM_WRITTEN)
+			changed++;
+	}
+	(void) idem_walk_end(&walk);
+	idem_ledger_close(ledger);
+	PG_RETURN_INT64(changed);
+}
+
+/*
+ * The ledger was put back to an older moment: what is open may have been handed
+ * out, and done, after it.  All of it is for people to look at.
+ */
+Datum
+idem_after_restore(PG_FUNCTION_ARGS)
+{
+	IdemLedger *ledger;
+	IdemWalk	walk;
+	IdemAction	row;
+	text	   *note;
+	TimestampTz since;
+	int64		changed = 0;
+
+	if (PG_ARGISNULL(0) || PG_ARGISNULL(1))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("since and note must not be null"),
+				 errhint("Pass the moment that the ledger was restored to, and say what happened.")));
+	since = PG_GETARG_TIMESTAMPTZ(0);
+	note = idem_arg_label(fcinfo, 1);
+	ledger = idem_ledger_open(true);
+	idem_walk_start(&walk, ledger, IDEM_WANT_OPEN, 0, InvalidBlockNumber);
+	while (idem_walk_next(&walk, &row))
+	{
+		IdemAction	after = row;
+		IdemEvent	event = {
+			.event = "restored",
+			.action = &row,
+			.claim_id = row.claim_id,
+			.attempt = row.attempt,
+			.worker = row.worker,
+		};
+		StringInfoData detail;
+
+		after.uncertain = true;
+		idem_to_attention(&after, "ledger_restored");
+		after.revision++;
+		if (idem_ledger_update(ledger, &row, &after, true) != IDEM_WRITTEN)
+			ereport(ERROR,
+					(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+					 errmsg("an action changed while the ledger was being looked through"),
+					 errhint("Stop the workers and call after_restore again.")));
+		idem_detail_start(&detail);
+		idem_detail_add(&detail, "since", timestamptz_to_str(since));
+		idem_detail_add_text(&detail, "reason", note);
+		event.detail = idem_detail_end(&detail);
+		idem_ledger_append(&event);
+		changed++;
+	}
+	(void) idem_walk_end(&walk);
+	idem_ledger_close(ledger);
+	ForceSyncCommit();
+	PG_RETURN_INT64(changed);
+}

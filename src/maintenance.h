@@ -1,0 +1,29 @@
+/*-------------------------------------------------------------------------
+ *
+ * maintenance.h
+ *	  What the ledger needs done from time to time, in bounded batches.
+ *
+ * Copyright (c) 2026, idem_action contributors
+ *
+ * IDENTIFICATION
+ *	  src/maintenance.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_MAINTENANCE_H
+#define IDEM_MAINTENANCE_H
+
+#include "storage/block.h"
+
+/* where a pass over the ledger stands, and what it has done */
+typedef struct IdemPass
+{
+	BlockNumber block;
+	int64		judged;
+	int64		purged;
+	int64		forgotten;
+} IdemPass;
+
+extern bool idem_maintenance_batch(IdemPass *pass, int batch);
+
+#endif							/* IDEM_MAINTENANCE_H */
