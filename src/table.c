@@ -89,7 +89,8 @@ open_indexes(IdemTable *table)
 	old = MemoryContextSwitchTo(table->context);
 	table->estate = CreateExecutorState();
 	table->indexes = makeNode(ResultRelInfo);
-	InitResultRelInfo(table->indexes, table->rel, 1, NULL, 0);
+	/* 0: there is no range table to ask for updated columns */
+	InitResultRelInfo(table->indexes, table->rel, 0, NULL, 0);
 	ExecOpenIndices(table->indexes, false);
 	MemoryContextSwitchTo(old);
 }
