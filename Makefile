@@ -4,6 +4,7 @@ EXTVERSION = $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" $(EXTENSION).co
 MODULE_big = $(EXTENSION)
 OBJS       = $(patsubst %.c,%.o,$(sort $(wildcard src/*.c)))
 PGFILEDESC = "idem_action - ledger of idempotent actions"
+override PG_CPPFLAGS += -DIDEM_VERSION='"$(EXTVERSION)"'
 override PG_CFLAGS += -Wextra -Wno-unused-parameter -Wshadow -Wstrict-prototypes -Wold-style-definition \
 	-Wformat=2 -Wnull-dereference -Wwrite-strings -Wunused-macros -Wmissing-declarations
 

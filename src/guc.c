@@ -15,6 +15,7 @@
 #include "idem_action.h"
 #include "secret.h"
 #include "utils/guc.h"
+#include "worker.h"
 
 bool		idem_async_complete = false;
 int			idem_max_content = 1024 * 1024;
@@ -32,6 +33,15 @@ idem_guc_init(void)
 							 0,
 							 NULL, NULL, NULL);
 
+	DefineCustomStringVariable("idem_action.databases",
+							   "Databases that the background worker serves.",
+							   "A comma-separated list; empty for all that can be connected to.",
+							   &idem_worker_databases,
+							   "",
+							   PGC_SIGHUP,
+							   0,
+							   NULL, NULL, NULL);
+
 	DefineCustomIntVariable("idem_action.max_content",
 							"Largest params, draft or result of one action.",
 							NULL,
@@ -41,6 +51,17 @@ idem_guc_init(void)
 							256 * 1024 * 1024,
 							PGC_SUSET,
 							GUC_UNIT_BYTE,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("idem_action.naptime",
+							"Rest of a database between two passes of the background worker.",
+							"A large ledger rests longer, so that passes take a twentieth of a core at most.",
+							&idem_worker_naptime,
+							10,
+							1,
+							86400,
+							PGC_SIGHUP,
+							GUC_UNIT_S,
 							NULL, NULL, NULL);
 
 	DefineCustomBoolVariable("idem_action.require_rule",
@@ -60,6 +81,15 @@ idem_guc_init(void)
 							   PGC_SIGHUP,
 							   GUC_SUPERUSER_ONLY,
 							   NULL, idem_secret_file_changed, NULL);
+
+	DefineCustomBoolVariable("idem_action.worker",
+							 "Runs maintenance in the background, where the library is preloaded.",
+							 NULL,
+							 &idem_worker_enabled,
+							 true,
+							 PGC_SIGHUP,
+							 0,
+							 NULL, NULL, NULL);
 
 	MarkGUCPrefixReserved("idem_action");
 }

@@ -14,6 +14,9 @@
 
 #include "compat.h"
 #include "idem_action.h"
+#include "miscadmin.h"
+#include "stats.h"
+#include "worker.h"
 
 PG_MODULE_MAGIC_EXT(.name = "idem_action");
 
@@ -23,4 +26,9 @@ void
 _PG_init(void)
 {
 	idem_guc_init();
+	if (process_shared_preload_libraries_in_progress)
+	{
+		idem_stats_init();
+		idem_worker_init();
+	}
 }

@@ -63,6 +63,7 @@
 #include "key.h"
 #include "miscadmin.h"
 #include "queue.h"
+#include "stats.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
@@ -331,6 +332,7 @@ idem_ledger_open(bool for_writing)
 		PreventCommandIfReadOnly("writing to the ledger");
 		PreventCommandIfParallelMode("writing to the ledger");
 		PreventCommandDuringRecovery("writing to the ledger");
+		idem_stats_note_use();
 	}
 	ledger->lockmode = for_writing ? RowExclusiveLock : AccessShareLock;
 	idem_table_open(&ledger->actions, "idem_actions", ledger->lockmode);

@@ -37,6 +37,7 @@
 #include "pause.h"
 #include "queue.h"
 #include "request.h"
+#include "settings.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 
@@ -345,6 +346,22 @@ open_walks(Take *take)
 	}
 }
 
+/* a staging copy must not send real mail */
+static bool
+is_copy(void)
+{
+	static bool said = false;
+
+	if (!idem_settings()->copied)
+		return false;
+	if (!said)
+		ereport(LOG,
+				(errmsg("this ledger was made in another cluster, so takes answer nothing"),
+				 errhint("If this is no mere copy, call idem.resume_intent(NULL).")));
+	said = true;
+	return true;
+}
+
 /* one look at the queues; leaves everything closed again */
 static void
 take_round(Take *take)
@@ -357,7 +374,7 @@ take_round(Take *take)
 	r->now = GetCurrentTimestamp();
 	if (!idem_uuid_is_null(&r->call_id))
 		replay(take, ledger);
-	if (take->taken == 0)
+	if (take->taken == 0 && !is_copy())
 	{
 		open_walks(take);
 		while (take->taken < take->max && (i = best_walk(take)) >= 0)

@@ -56,6 +56,11 @@ idem_is_paused(text *intent)
 #define SQL_RESUME \
 	"DELETE FROM idem.idem_state WHERE kind OPERATOR(pg_catalog.=) 'pause' AND name OPERATOR(pg_catalog.=) $1"
 
+#define SQL_ADOPT \
+	"UPDATE idem.idem_state SET value = s.system_identifier::pg_catalog.text" \
+	" FROM pg_catalog.pg_control_system() s WHERE kind OPERATOR(pg_catalog.=) 'system'" \
+	" AND value OPERATOR(pg_catalog.<>) s.system_identifier::pg_catalog.text"
+
 /* pause and resume; a repeat changes and records nothing */
 static void
 change_pause(text *intent, text *reason, text *actor, bool pause)
@@ -96,6 +101,14 @@ change_pause(text *intent, text *reason, text *actor, bool pause)
 	if (rc != (pause ? SPI_OK_INSERT : SPI_OK_DELETE))
 		elog(ERROR, "SPI_execute_with_args returned %s", SPI_result_code_string(rc));
 	changed = SPI_processed > 0;
+	if (!pause && VARSIZE_ANY_EXHDR(intent) == 0)
+	{
+		/* resuming everything also says that this cluster is the real one */
+		rc = SPI_execute(SQL_ADOPT, false, 0);
+		if (rc != SPI_OK_UPDATE)
+			elog(ERROR, "SPI_execute returned %s", SPI_result_code_string(rc));
+		changed = changed || SPI_processed > 0;
+	}
 	idem_owner_leave(&caller);
 	SPI_finish();
 

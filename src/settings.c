@@ -3,6 +3,10 @@
  * settings.c
  *	  What idem_state says about the ledger as a whole, cached.
  *
+ * A row of kind "system" names the cluster that a ledger was made in.  It goes
+ * along in a dump, so a copy restored into another cluster finds a foreign one
+ * and hands nothing out to takers until a person resumes it.
+ *
  * Every hand-out asks for pauses and every confidential key for the current
  * secret, so each backend keeps them.  A statement trigger on idem_state sends
  * a relcache invalidation, as for the rules (see rule.c): it reaches the other
@@ -20,6 +24,7 @@
 #include "compat.h"
 #include "settings.h"
 #include "access/table.h"
+#include "access/xlog.h"
 #include "table.h"
 #include "utils/builtins.h"
 #include "utils/inval.h"
@@ -65,6 +70,14 @@ keep_row(TupleTableSlot *slot)
 		secret->id = TextDatumGetCString(name);
 		secret->check = TextDatumGetCString(slot->tts_values[STATE_VALUE]);
 		settings.used_secrets = lappend(settings.used_secrets, secret);
+	}
+	else if (idem_text_is(kind, "system"))
+	{
+		char		own[32];
+
+		snprintf(own, sizeof(own), UINT64_FORMAT, GetSystemIdentifier());
+		if (strcmp(TextDatumGetCString(slot->tts_values[STATE_VALUE]), own) != 0)
+			settings.copied = true;
 	}
 	MemoryContextSwitchTo(old);
 }

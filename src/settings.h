@@ -28,6 +28,7 @@ typedef struct IdemSettings
 	List	   *paused;			/* of text, names of intents, '' for all */
 	List	   *used_secrets;	/* of IdemUsedSecret */
 	char	   *current_secret; /* its id, or NULL */
+	bool		copied;			/* another system wrote this ledger */
 } IdemSettings;
 
 extern const IdemSettings *idem_settings(void);

@@ -208,6 +208,11 @@ SELECT pg_extension_config_dump('idem.idem_repeats', '');
 SELECT pg_extension_config_dump('idem.idem_access', '');
 SELECT pg_extension_config_dump('idem.idem_state', '');
 
+/* the cluster that this ledger was made in: a copy elsewhere notices */
+INSERT INTO idem.idem_state (kind, name, value, role, since)
+SELECT 'system', gen_random_uuid()::text, system_identifier::text, current_user, clock_timestamp()
+FROM pg_control_system();
+
 /* what a claim is answered with; this shape never changes */
 CREATE TYPE idem.claim AS (
 	granted				boolean,

@@ -62,3 +62,56 @@ AS 'MODULE_PATHNAME', 'idem_after_restore';
 
 COMMENT ON FUNCTION idem.after_restore(timestamptz, text) IS
 'after a restore to an older moment: everything open goes to a person';
+
+/*
+ * idem.worker_state() returns (last_pass, problem, running)
+ *
+ * What the background worker left in shared memory about this database; no row
+ * where the library was not preloaded.
+ *
+ * Errors: none.  Volatile.
+ */
+CREATE FUNCTION idem.worker_state(OUT last_pass timestamptz, OUT problem text, OUT running boolean)
+RETURNS SETOF record
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1
+AS 'MODULE_PATHNAME', 'idem_worker_state';
+
+COMMENT ON FUNCTION idem.worker_state() IS
+'what the background worker left in shared memory about this database';
+
+/* the version of the library that this session has loaded */
+CREATE FUNCTION idem.library_version()
+RETURNS text
+LANGUAGE C STABLE PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'idem_library_version';
+
+COMMENT ON FUNCTION idem.library_version() IS
+'the version of the library that this session has loaded';
+
+CREATE VIEW idem.worker_status WITH (security_barrier) AS
+SELECT current_database() AS database, w.last_pass, b.purge_backlog, b.lease_backlog,
+	CASE
+		WHEN w IS NULL THEN 'the library is not in shared_preload_libraries: nothing is done in the background, CALL idem.run_maintenance()'
+		WHEN c.copied THEN 'this ledger was made in another cluster: takes answer nothing until idem.resume_intent(NULL)'
+		WHEN NOT w.running THEN 'the launcher is not running'
+		ELSE w.problem
+	END AS problem,
+	idem.library_version() AS library_version,
+	(SELECT e.extversion FROM pg_extension e WHERE e.extname = 'idem_action') AS sql_version
+FROM (
+	SELECT count(*) FILTER (WHERE a.lease_until < now()) AS lease_backlog,
+		count(*) FILTER (WHERE a.finished_at IS NOT NULL AND a.reason IS DISTINCT FROM 'double_result'
+			AND (a.forget_after < now() OR a.purge_after < now() AND NOT a.purged)) AS purge_backlog
+	FROM idem.idem_actions a
+) b
+	CROSS JOIN (
+		SELECT EXISTS (
+			SELECT FROM idem.idem_state s, pg_control_system() p
+			WHERE s.kind = 'system' AND s.value <> p.system_identifier::text) AS copied
+	) c
+	LEFT JOIN idem.worker_state() w ON true;
+
+COMMENT ON VIEW idem.worker_status IS 'how far maintenance is in this database, and what keeps it from going on';
+COMMENT ON COLUMN idem.worker_status.last_pass IS 'end of the last whole pass since the server was started';
+COMMENT ON COLUMN idem.worker_status.purge_backlog IS 'finished actions whose contents or key should be gone';
+COMMENT ON COLUMN idem.worker_status.lease_backlog IS 'leases that are over and not judged';

@@ -1,0 +1,393 @@
+/*-------------------------------------------------------------------------
+ *
+ * worker.c
+ *	  The launcher and its one-shot workers.
+ *
+ * The launcher is connected to no database.  It goes round those that have a
+ * ledger, or may have one, and starts a worker for one at a time: a session of
+ * at most a second of work.  Nothing is resident in a user's database, so DROP,
+ * RENAME and TEMPLATE wait that second at most.
+ *
+ * A pass over a ledger may take several sessions; where it stands is in shared
+ * memory (stats.c).  After a whole pass a database rests for naptime, or for
+ * twenty times what the pass took where that is longer, so a large ledger costs
+ * a twentieth of a core at most.
+ *
+ * A worker locks the extension for the length of each transaction and checks
+ * again that it is there: DROP EXTENSION waits for a batch, or the worker finds
+ * nothing to do.  What goes wrong in a database is said in the log once, kept
+ * for the view worker_status, and tried again after a longer rest; the other
+ * databases are served meanwhile.
+ *
+ * Standby: the launcher starts when recovery ends.  Binary upgrade: it is not
+ * registered.  After a crash the postmaster starts it again; workers are
+ * forgotten, and their databases' turn comes again.  SIGTERM is die() in both,
+ * so a fast shutdown waits for nothing.
+ *
+ * Copyright (c) 2026, idem_action contributors
+ *
+ * IDENTIFICATION
+ *	  src/worker.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "compat.h"
+#include "worker.h"
+#include "access.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_database.h"
+#include "catalog/pg_extension.h"
+#include "commands/extension.h"
+#include "maintenance.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "stats.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lmgr.h"
+#include "storage/proc.h"
+#include "tcop/tcopprot.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/varlena.h"
+#include "utils/wait_event.h"
+
+#define SESSION_WORK USECS_PER_SEC	/* of one worker */
+#define BATCH 1000
+#define REST_FACTOR 20			/* rest at least so many times the pass */
+#define UNUSED_FACTOR 10		/* naptimes between looks at an unused
+								 * database */
+#define LOCK_TIMEOUT_MS "1000"
+
+bool		idem_worker_enabled = true;
+char	   *idem_worker_databases = NULL;
+int			idem_worker_naptime = 10;
+
+/*-------------------------------------------------------------------------
+ * Registering
+ *-------------------------------------------------------------------------
+ */
+
+/* what both kinds have in common; the one place that fills the struct */
+static void
+fill_worker(BackgroundWorker *worker, const char *function, const char *type)
+{
+	memset(worker, 0, sizeof(*worker));
+	worker->bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker->bgw_start_time = BgWorkerStart_RecoveryFinished;
+	strlcpy(worker->bgw_library_name, "idem_action", sizeof(worker->bgw_library_name));
+	strlcpy(worker->bgw_function_name, function, sizeof(worker->bgw_function_name));
+	strlcpy(worker->bgw_name, type, BGW_MAXLEN);
+	strlcpy(worker->bgw_type, type, BGW_MAXLEN);
+}
+
+/* only while shared_preload_libraries are loaded */
+void
+idem_worker_init(void)
+{
+	BackgroundWorker worker;
+
+	if (IsBinaryUpgrade)
+		return;
+	fill_worker(&worker, "idem_launcher_main", "idem_action launcher");
+	worker.bgw_restart_time = 10;
+	RegisterBackgroundWorker(&worker);
+}
+
+/*-------------------------------------------------------------------------
+ * The launcher
+ *-------------------------------------------------------------------------
+ */
+
+static void
+accept_signals(void)
+{
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+}
+
+/* whether idem_action.databases names the database, or nothing at all */
+static bool
+is_listed(const char *name)
+{
+	char	   *list = pstrdup(idem_worker_databases);
+	List	   *names;
+	ListCell   *lc;
+
+	if (list[strspn(list, " ")] == '\0')
+		return true;
+	if (!SplitIdentifierString(list, ',', &names))
+		return false;
+	foreach(lc, names)
+	{
+		if (strcmp(lfirst(lc), name) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* the databases that can be connected to, as OIDs in the caller's context */
+static List *
+list_databases(void)
+{
+	MemoryContext context = CurrentMemoryContext;
+	List	   *databases = NIL;
+	Relation	rel;
+	TableScanDesc scan;
+	HeapTuple	tuple;
+
+	StartTransactionCommand();
+	(void) GetTransactionSnapshot();
+	rel = table_open(DatabaseRelationId, AccessShareLock);
+	scan = table_beginscan_catalog(rel, 0, NULL);
+	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+	{
+		Form_pg_database database = (Form_pg_database) GETSTRUCT(tuple);
+		MemoryContext old;
+
+		if (database->datistemplate || !database->datallowconn ||
+			!is_listed(NameStr(database->datname)))
+			continue;
+		old = MemoryContextSwitchTo(context);
+		databases = lappend_oid(databases, database->oid);
+		MemoryContextSwitchTo(old);
+	}
+	table_endscan(scan);
+	table_close(rel, AccessShareLock);
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(context);
+	return databases;
+}
+
+/* runs a worker in the database and waits for its end; false without a slot */
+static bool
+serve(Oid dbid)
+{
+	static bool complained = false;
+	BackgroundWorker worker;
+	BackgroundWorkerHandle *handle;
+
+	fill_worker(&worker, "idem_worker_main", "idem_action worker");
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	worker.bgw_main_arg = ObjectIdGetDatum(dbid);
+	worker.bgw_notify_pid = MyProcPid;
+	if (!RegisterDynamicBackgroundWorker(&worker, &handle))
+	{
+		if (!complained)
+			ereport(LOG,
+					(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+					 errmsg("idem_action found no free background worker slot"),
+					 errhint("Raise max_worker_processes; passes are late until then.")));
+		complained = true;
+		return false;
+	}
+	complained = false;
+	(void) WaitForBackgroundWorkerShutdown(handle);
+	return true;
+}
+
+/* milliseconds until the database's turn; 0: now */
+static long
+milliseconds_until_turn(Oid dbid, TimestampTz now)
+{
+	IdemDatabase database;
+
+	(void) idem_stats_get(dbid, &database);
+	if (database.next_pass <= now)
+		return 0;
+	return TimestampDifferenceMilliseconds(now, database.next_pass) + 1;
+}
+
+/* one round; returns how long to sleep until somebody's turn */
+static long
+go_round(void)
+{
+	long		nap = idem_worker_naptime * 1000L;
+	ListCell   *lc;
+
+	foreach(lc, list_databases())
+	{
+		long		left = milliseconds_until_turn(lfirst_oid(lc), GetCurrentTimestamp());
+
+		CHECK_FOR_INTERRUPTS();
+		if (left == 0)
+		{
+			if (!serve(lfirst_oid(lc)))
+				break;
+			left = milliseconds_until_turn(lfirst_oid(lc), GetCurrentTimestamp());
+		}
+		nap = Min(nap, left);
+	}
+	/* a pass that goes on leaves a moment for those who wait for the database */
+	return Max(nap, 100);
+}
+
+void
+idem_launcher_main(Datum arg)
+{
+	MemoryContext round_context;
+
+	accept_signals();
+	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+	idem_stats_launcher_started();
+	round_context = AllocSetContextCreate(TopMemoryContext, "idem_action round",
+										  ALLOCSET_DEFAULT_SIZES);
+	for (;;)
+	{
+		long		nap = idem_worker_naptime * 1000L;
+
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+		}
+		if (idem_worker_enabled)
+		{
+			MemoryContextSwitchTo(round_context);
+			nap = go_round();
+			MemoryContextReset(round_context);
+		}
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 nap, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+}
+
+/*-------------------------------------------------------------------------
+ * A worker
+ *-------------------------------------------------------------------------
+ */
+
+/* the extension, locked against being dropped until the end of the transaction */
+static bool
+lock_extension(void)
+{
+	Oid			extension = get_extension_oid("idem_action", true);
+
+	if (!OidIsValid(extension))
+		return false;
+	LockDatabaseObject(ExtensionRelationId, extension, 0, AccessShareLock);
+	return get_extension_oid("idem_action", true) == extension;
+}
+
+/* one batch in a transaction of its own; false where there is no ledger */
+static bool
+run_batch(IdemPass *pass, bool *more)
+{
+	IdemOwner	self;
+	bool		found;
+
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	found = lock_extension();
+	PopActiveSnapshot();
+	if (found)
+	{
+		pgstat_report_activity(STATE_RUNNING, "idem_action maintenance");
+		idem_owner_enter(&self);
+		*more = idem_maintenance_batch(pass, BATCH);
+		idem_owner_leave(&self);
+	}
+	CommitTransactionCommand();
+	pgstat_report_stat(true);
+	pgstat_report_activity(STATE_IDLE, NULL);
+	return found;
+}
+
+/* a session's share of the pass; the database's slot says when to come again */
+static void
+work(IdemDatabase *database)
+{
+	TimestampTz started = GetCurrentTimestamp();
+	TimestampTz now = started;
+	IdemPass	pass = {.block = database->block};
+	bool		more = true;
+
+	while (more && now < started + SESSION_WORK)
+	{
+		if (!run_batch(&pass, &more))
+		{
+			database->used = false;
+			database->block = 0;
+			database->next_pass = now + UNUSED_FACTOR * idem_worker_naptime * USECS_PER_SEC;
+			return;
+		}
+		now = GetCurrentTimestamp();
+	}
+	database->used = true;
+	database->pass_work += now - started;
+	database->block = pass.block;
+	database->next_pass = now;
+	if (!more)
+	{
+		database->last_pass = now;
+		database->next_pass = now + Max(idem_worker_naptime * USECS_PER_SEC,
+										REST_FACTOR * database->pass_work);
+		database->pass_work = 0;
+		database->block = 0;
+	}
+	database->problem[0] = '\0';
+}
+
+/* an error ends the session; it is said once, until something else happens */
+static void
+note_problem(IdemDatabase *database, const ErrorData *error)
+{
+	if (strncmp(database->problem, error->message, IDEM_MAX_PROBLEM - 1) != 0)
+		ereport(WARNING,
+				(errcode(error->sqlerrcode),
+				 errmsg("idem_action maintenance failed: %s", error->message),
+				 errhint("It is tried again; worker_status shows the problem while it lasts.")));
+	strlcpy(database->problem, error->message, IDEM_MAX_PROBLEM);
+	database->block = 0;
+	database->pass_work = 0;
+	database->next_pass = GetCurrentTimestamp() +
+		UNUSED_FACTOR * idem_worker_naptime * USECS_PER_SEC;
+}
+
+void
+idem_worker_main(Datum arg)
+{
+	Oid			dbid = DatumGetObjectId(arg);
+	MemoryContext context;
+	IdemDatabase database;
+
+	accept_signals();
+	BackgroundWorkerInitializeConnectionByOid(dbid, InvalidOid, 0);
+	SetConfigOption("lock_timeout", LOCK_TIMEOUT_MS, PGC_USERSET, PGC_S_OVERRIDE);
+	SetConfigOption("default_transaction_isolation", "read committed", PGC_USERSET, PGC_S_OVERRIDE);
+	SetConfigOption("default_transaction_read_only", "off", PGC_USERSET, PGC_S_OVERRIDE);
+	(void) idem_stats_get(dbid, &database);
+	context = AllocSetContextCreate(TopMemoryContext, "idem_action session",
+									ALLOCSET_DEFAULT_SIZES);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		work(&database);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		AbortCurrentTransaction();
+		note_problem(&database, error);
+	}
+	PG_END_TRY();
+	idem_stats_put(&database);
+	proc_exit(0);
+}
