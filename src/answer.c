@@ -91,6 +91,12 @@ static const char *const outcome_names[] = {
 	[IDEM_UNKNOWN] = "unknown",
 };
 
+const char *
+idem_outcome_name(IdemOutcome outcome)
+{
+	return outcome_names[outcome];
+}
+
 /* the row type a function returns; the caller releases it */
 TupleDesc
 idem_answer_desc(FunctionCallInfo fcinfo)

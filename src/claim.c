@@ -35,6 +35,7 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "request.h"
+#include "stats.h"
 #include "utils/builtins.h"
 
 /* probes that may find the row changed again, before the answer is "contended" */
@@ -124,7 +125,12 @@ try_claim(IdemLedger *ledger, IdemRequest *r, Try *t)
 			contended(t, t->holder);
 		else if (v->changes &&
 				 written(t, idem_ledger_update(ledger, &t->row, &v->after, false)))
+		{
 			idem_ledger_forget_past(&r->action_id);
+			idem_ledger_forget_repeats(&r->action_id);
+			idem_stats_count(&r->action_id, r->intent, r->source, r->event_id,
+							 IDEM_AFTER_FORGETTING);
+		}
 		return;
 	}
 
@@ -336,6 +342,7 @@ try_once(IdemLedger *ledger, IdemRequest *r, bool *first)
 	if (row.state != IDEM_COMPLETED)
 		raise_not_done(&row, psprintf("is %s", text_to_cstring(idem_state_name(row.state))));
 	idem_ledger_check_visible(ledger);
+	idem_stats_count(&r->action_id, r->intent, NULL, NULL, IDEM_OUT_COMPLETED);
 	*first = false;
 	return true;
 }

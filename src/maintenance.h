@@ -13,6 +13,7 @@
 #ifndef IDEM_MAINTENANCE_H
 #define IDEM_MAINTENANCE_H
 
+#include "nodes/pg_list.h"
 #include "storage/block.h"
 
 /* where a pass over the ledger stands, and what it has done */
@@ -24,6 +25,13 @@ typedef struct IdemPass
 	int64		forgotten;
 } IdemPass;
 
+static inline int64
+idem_pass_changed(const IdemPass *pass)
+{
+	return pass->judged + pass->purged + pass->forgotten;
+}
+
+extern List *idem_maintenance_flush(void);
 extern bool idem_maintenance_batch(IdemPass *pass, int batch);
 
 #endif							/* IDEM_MAINTENANCE_H */

@@ -29,6 +29,7 @@
 #include "miscadmin.h"
 #include "pause.h"
 #include "secret.h"
+#include "stats.h"
 #include "storage/latch.h"
 #include "utils/builtins.h"
 #include "utils/tuplestore.h"
@@ -356,6 +357,8 @@ void
 idem_answer(IdemAnswer *answer, const IdemRequest *r, const IdemVerdict *v, bool known)
 {
 	memset(answer, 0, sizeof(*answer));
+	if (IDEM_IS_CLAIM(r->call) && (known || v->outcome == IDEM_CONTENDED) && !v->changes)
+		idem_stats_count(&r->action_id, r->intent, r->source, r->event_id, v->outcome);
 	answer->outcome = v->outcome;
 	answer->now = r->now;
 	answer->lease = r->rule->lease;

@@ -1,12 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * stats.c
- *	  Shared memory: what is known of each database.
+ *	  Shared memory: what is known of each database, and counted repeats.
  *
  * There is some only if the library was preloaded; without it everything works
- * but the automatic pass.  One lock protects all of it: the slots of databases,
- * which the launcher and its workers write, and the launcher's latch, which
- * backends set when they use a ledger for the first time.
+ * but the automatic pass and the counters.  One lock protects the slots of
+ * databases, which the launcher and its workers write, and the launcher's
+ * latch, which backends set when they use a ledger for the first time.
+ *
+ * Another lock protects the table of counters: shared to find an entry, whose
+ * numbers are atomic, exclusive to add or remove one.  A repeat that finds the
+ * table full is counted as uncounted.  Maintenance writes the numbers to
+ * idem_repeats and, after the commit, takes them off here: nothing is counted
+ * twice, and what is counted meanwhile stays.
  *
  * A crash of the server clears it: the workers then begin new passes, as after
  * any start.  A database without a slot, because all are taken, is served
@@ -23,7 +29,9 @@
 
 #include "compat.h"
 #include "stats.h"
+#include "common/hashfn.h"
 #include "funcapi.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
@@ -31,18 +39,24 @@
 #include "storage/proc.h"
 #include "storage/shmem.h"
 #include "utils/builtins.h"
+#include "utils/hsearch.h"
 #include "utils/tuplestore.h"
 
 #define MAX_DATABASES 256
 
+#define MAX_REPEATS 8192
+
 typedef struct SharedState
 {
 	LWLock	   *lock;
+	LWLock	   *repeats_lock;
+	pg_atomic_uint64 uncounted;
 	Latch	   *launcher;		/* NULL while there is none */
 	IdemDatabase databases[MAX_DATABASES];	/* dbid invalid: free */
 } SharedState;
 
 static SharedState *shared = NULL;
+static HTAB *repeats = NULL;
 static shmem_request_hook_type previous_request_hook = NULL;
 static shmem_startup_hook_type previous_startup_hook = NULL;
 
@@ -54,13 +68,15 @@ request_memory(void)
 {
 	if (previous_request_hook)
 		previous_request_hook();
-	RequestAddinShmemSpace(MAXALIGN(sizeof(SharedState)));
-	RequestNamedLWLockTranche("idem_action", 1);
+	RequestAddinShmemSpace(add_size(MAXALIGN(sizeof(SharedState)),
+									hash_estimate_size(MAX_REPEATS, sizeof(IdemRepeat))));
+	RequestNamedLWLockTranche("idem_action", 2);
 }
 
 static void
 start_memory(void)
 {
+	HASHCTL		ctl = {0};
 	bool		found;
 
 	if (previous_startup_hook)
@@ -70,8 +86,14 @@ start_memory(void)
 	if (!found)
 	{
 		memset(shared, 0, sizeof(SharedState));
-		shared->lock = &(GetNamedLWLockTranche("idem_action"))->lock;
+		shared->lock = &GetNamedLWLockTranche("idem_action")[0].lock;
+		shared->repeats_lock = &GetNamedLWLockTranche("idem_action")[1].lock;
+		pg_atomic_init_u64(&shared->uncounted, 0);
 	}
+	ctl.keysize = sizeof(IdemRepeatKey);
+	ctl.entrysize = sizeof(IdemRepeat);
+	repeats = ShmemInitHash("idem_action repeats", MAX_REPEATS, MAX_REPEATS, &ctl,
+							HASH_ELEM | HASH_BLOBS);
 	LWLockRelease(AddinShmemInitLock);
 }
 
@@ -179,14 +201,152 @@ idem_stats_put(const IdemDatabase *database)
 	LWLockRelease(shared->lock);
 }
 
+/*-------------------------------------------------------------------------
+ * Repeats
+ *-------------------------------------------------------------------------
+ */
+
+/* at most IDEM_MAX_COUNTED bytes, never half a character */
+static void
+copy_label(char *to, text *label)
+{
+	int			len = label == NULL ? 0 : VARSIZE_ANY_EXHDR(label);
+
+	if (len > IDEM_MAX_COUNTED)
+		len = pg_mbcliplen(VARDATA_ANY(label), len, IDEM_MAX_COUNTED);
+	if (len > 0)
+		memcpy(to, VARDATA_ANY(label), len);
+	to[len] = '\0';
+}
+
+static uint64
+hash_label(text *label, uint64 seed)
+{
+	if (label == NULL)
+		return hash_bytes_extended((const unsigned char *) "", 0, seed);
+	return hash_bytes_extended((const unsigned char *) VARDATA_ANY(label),
+							   VARSIZE_ANY_EXHDR(label), seed);
+}
+
+static void
+add_one(IdemRepeat *entry, TimestampTz now)
+{
+	pg_atomic_fetch_add_u64(&entry->n, 1);
+	pg_atomic_write_u64(&entry->last_at, (uint64) now);
+}
+
+/*
+ * Counts an answer to a delivery.  It is not undone by a rollback, and it is
+ * lost in a crash of the server.
+ */
+void
+idem_stats_count(const pg_uuid_t *action_id, text *intent, text *source, text *event_id, int what)
+{
+	IdemRepeatKey key = {0};
+	IdemRepeat *entry;
+	TimestampTz now;
+	bool		found;
+
+	if (shared == NULL)
+		return;
+	now = GetCurrentTimestamp();
+	key.dbid = MyDatabaseId;
+	key.day = now / USECS_PER_DAY - (now < 0 && now % USECS_PER_DAY != 0);
+	key.what = what;
+	key.delivery = hash_label(event_id, hash_label(source, 0));
+	key.action_id = *action_id;
+
+	LWLockAcquire(shared->repeats_lock, LW_SHARED);
+	entry = hash_search(repeats, &key, HASH_FIND, NULL);
+	if (entry != NULL)
+		add_one(entry, now);
+	LWLockRelease(shared->repeats_lock);
+	if (entry != NULL)
+		return;
+
+	LWLockAcquire(shared->repeats_lock, LW_EXCLUSIVE);
+	if (hash_get_num_entries(repeats) >= MAX_REPEATS)
+		entry = hash_search(repeats, &key, HASH_FIND, NULL);
+	else
+	{
+		entry = hash_search(repeats, &key, HASH_ENTER_NULL, &found);
+		if (entry != NULL && !found)
+		{
+			pg_atomic_init_u64(&entry->n, 0);
+			pg_atomic_init_u64(&entry->last_at, 0);
+			entry->first_at = now;
+			text_to_cstring_buffer(intent, entry->intent, sizeof(entry->intent));
+			copy_label(entry->source, source);
+			copy_label(entry->event_id, event_id);
+		}
+	}
+	if (entry != NULL)
+		add_one(entry, now);
+	else
+		pg_atomic_fetch_add_u64(&shared->uncounted, 1);
+	LWLockRelease(shared->repeats_lock);
+}
+
+/* copies of a database's counters, at most so many */
+List *
+idem_stats_repeats(Oid dbid, int max)
+{
+	HASH_SEQ_STATUS status;
+	IdemRepeat *entry;
+	List	   *copies = NIL;
+
+	if (shared == NULL)
+		return NIL;
+	LWLockAcquire(shared->repeats_lock, LW_SHARED);
+	hash_seq_init(&status, repeats);
+	while ((entry = hash_seq_search(&status)) != NULL)
+	{
+		IdemRepeat *copy;
+
+		if (entry->key.dbid != dbid)
+			continue;
+		copy = palloc(sizeof(IdemRepeat));
+		memcpy(copy, entry, sizeof(IdemRepeat));
+		copies = lappend(copies, copy);
+		if (list_length(copies) == max)
+		{
+			hash_seq_term(&status);
+			break;
+		}
+	}
+	LWLockRelease(shared->repeats_lock);
+	return copies;
+}
+
+/* takes off what a committed transaction has written */
+void
+idem_stats_flushed(List *written)
+{
+	ListCell   *lc;
+
+	if (written == NIL)
+		return;
+	LWLockAcquire(shared->repeats_lock, LW_EXCLUSIVE);
+	foreach(lc, written)
+	{
+		IdemRepeat *copy = lfirst(lc);
+		IdemRepeat *entry = hash_search(repeats, &copy->key, HASH_FIND, NULL);
+		uint64		n = pg_atomic_read_u64(&copy->n);
+
+		if (entry != NULL && pg_atomic_sub_fetch_u64(&entry->n, n) == 0)
+			hash_search(repeats, &copy->key, HASH_REMOVE, NULL);
+	}
+	LWLockRelease(shared->repeats_lock);
+}
+
 /* the slot of this database, for the view worker_status; no row without preload */
 Datum
 idem_worker_state(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	IdemDatabase database;
-	Datum		values[3];
-	bool		nulls[3];
+	Datum		values[4];
+	bool		nulls[4];
 
 	InitMaterializedSRF(fcinfo, 0);
 	if (shared == NULL)
@@ -200,6 +360,8 @@ idem_worker_state(PG_FUNCTION_ARGS)
 	values[2] = BoolGetDatum(shared->launcher != NULL);
 	LWLockRelease(shared->lock);
 	nulls[2] = false;
+	values[3] = Int64GetDatum(pg_atomic_read_u64(&shared->uncounted));
+	nulls[3] = false;
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	PG_RETURN_NULL();
 }

@@ -15,6 +15,8 @@
 
 #include "idem_action.h"
 #include "maintenance.h"
+#include "nodes/pg_list.h"
+#include "port/atomics.h"
 
 #define IDEM_MAX_PROBLEM 256
 
@@ -26,11 +28,41 @@ typedef struct IdemDatabase
 	TimestampTz last_pass;		/* end of the last whole pass */
 	TimestampTz next_pass;		/* not before this */
 	TimestampTz pass_started;
-	int64		pass_work;		/* microseconds of work in this pass so far */
+	int64		pass_walk;		/* microseconds spent on looking in this pass */
 	BlockNumber block;			/* where the pass goes on */
 	char		problem[IDEM_MAX_PROBLEM];
 } IdemDatabase;
 
+#define IDEM_MAX_COUNTED 128	/* bytes kept of source and event_id */
+
+/* how often a delivery met an action already known, not yet in idem_repeats */
+typedef struct IdemRepeatKey
+{
+	Oid			dbid;
+	int32		day;			/* DateADT, UTC */
+	int32		what;			/* IdemOutcome, or IDEM_AFTER_FORGETTING */
+	uint32		pad;
+	uint64		delivery;		/* hash of source and event_id */
+	pg_uuid_t	action_id;
+} IdemRepeatKey;
+
+#define IDEM_AFTER_FORGETTING 100
+
+typedef struct IdemRepeat
+{
+	IdemRepeatKey key;
+	pg_atomic_uint64 n;
+	TimestampTz first_at;
+	pg_atomic_uint64 last_at;
+	char		intent[260];
+	char		source[IDEM_MAX_COUNTED + 1];	/* '' where NULL */
+	char		event_id[IDEM_MAX_COUNTED + 1];
+} IdemRepeat;
+
+extern void idem_stats_count(const pg_uuid_t *action_id, text *intent, text *source,
+							 text *event_id, int what);
+extern List *idem_stats_repeats(Oid dbid, int max);
+extern void idem_stats_flushed(List *repeats);
 extern void idem_stats_init(void);
 extern void idem_stats_note_use(void);
 extern void idem_stats_launcher_started(void);

@@ -10,8 +10,8 @@
  *
  * A pass over a ledger may take several sessions; where it stands is in shared
  * memory (stats.c).  After a whole pass a database rests for naptime, or for
- * twenty times what the pass took where that is longer, so a large ledger costs
- * a twentieth of a core at most.
+ * twenty times what the walk took where that is longer, so looking through a
+ * large ledger costs a twentieth of a core at most.
  *
  * A worker locks the extension for the length of each transaction and checks
  * again that it is there: DROP EXTENSION waits for a batch, or the worker finds
@@ -285,7 +285,9 @@ lock_extension(void)
 static bool
 run_batch(IdemPass *pass, bool *more)
 {
+	MemoryContext context = CurrentMemoryContext;
 	IdemOwner	self;
+	List	   *repeats = NIL;
 	bool		found;
 
 	SetCurrentStatementStartTimestamp();
@@ -298,9 +300,14 @@ run_batch(IdemPass *pass, bool *more)
 		pgstat_report_activity(STATE_RUNNING, "idem_action maintenance");
 		idem_owner_enter(&self);
 		*more = idem_maintenance_batch(pass, BATCH);
+		MemoryContextSwitchTo(context);
+		repeats = idem_maintenance_flush();
 		idem_owner_leave(&self);
 	}
 	CommitTransactionCommand();
+	MemoryContextSwitchTo(context);
+	idem_stats_flushed(repeats);
+	list_free_deep(repeats);
 	pgstat_report_stat(true);
 	pgstat_report_activity(STATE_IDLE, NULL);
 	return found;
@@ -317,6 +324,9 @@ work(IdemDatabase *database)
 
 	while (more && now < started + SESSION_WORK)
 	{
+		int64		before = idem_pass_changed(&pass);
+		TimestampTz batch_started = now;
+
 		if (!run_batch(&pass, &more))
 		{
 			database->used = false;
@@ -325,17 +335,19 @@ work(IdemDatabase *database)
 			return;
 		}
 		now = GetCurrentTimestamp();
+		/* only walking asks for a long rest, not work that had to be done */
+		if (idem_pass_changed(&pass) - before < BATCH / 2)
+			database->pass_walk += now - batch_started;
 	}
 	database->used = true;
-	database->pass_work += now - started;
 	database->block = pass.block;
 	database->next_pass = now;
 	if (!more)
 	{
 		database->last_pass = now;
 		database->next_pass = now + Max(idem_worker_naptime * USECS_PER_SEC,
-										REST_FACTOR * database->pass_work);
-		database->pass_work = 0;
+										REST_FACTOR * database->pass_walk);
+		database->pass_walk = 0;
 		database->block = 0;
 	}
 	database->problem[0] = '\0';
@@ -352,7 +364,7 @@ note_problem(IdemDatabase *database, const ErrorData *error)
 				 errhint("It is tried again; worker_status shows the problem while it lasts.")));
 	strlcpy(database->problem, error->message, IDEM_MAX_PROBLEM);
 	database->block = 0;
-	database->pass_work = 0;
+	database->pass_walk = 0;
 	database->next_pass = GetCurrentTimestamp() +
 		UNUSED_FACTOR * idem_worker_naptime * USECS_PER_SEC;
 }

@@ -64,14 +64,19 @@ COMMENT ON FUNCTION idem.after_restore(timestamptz, text) IS
 'after a restore to an older moment: everything open goes to a person';
 
 /*
- * idem.worker_state() returns (last_pass, problem, running)
+ * idem.worker_state() returns (last_pass, problem, running, uncounted)
  *
  * What the background worker left in shared memory about this database; no row
  * where the library was not preloaded.
  *
  * Errors: none.  Volatile.
  */
-CREATE FUNCTION idem.worker_state(OUT last_pass timestamptz, OUT problem text, OUT running boolean)
+CREATE FUNCTION idem.worker_state(
+	OUT last_pass timestamptz,
+	OUT problem text,
+	OUT running boolean,
+	OUT uncounted bigint
+)
 RETURNS SETOF record
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1
 AS 'MODULE_PATHNAME', 'idem_worker_state';
@@ -91,9 +96,10 @@ COMMENT ON FUNCTION idem.library_version() IS
 CREATE VIEW idem.worker_status WITH (security_barrier) AS
 SELECT current_database() AS database, w.last_pass, b.purge_backlog, b.lease_backlog,
 	CASE
-		WHEN w IS NULL THEN 'the library is not in shared_preload_libraries: nothing is done in the background, CALL idem.run_maintenance()'
+		WHEN w IS NULL THEN 'the library is not in shared_preload_libraries: nothing is done in the background and repeats are not counted; CALL idem.run_maintenance()'
 		WHEN c.copied THEN 'this ledger was made in another cluster: takes answer nothing until idem.resume_intent(NULL)'
 		WHEN NOT w.running THEN 'the launcher is not running'
+		WHEN w.problem IS NULL AND w.uncounted > 0 THEN format('%s repeats since the start were not counted: too many at once', w.uncounted)
 		ELSE w.problem
 	END AS problem,
 	idem.library_version() AS library_version,

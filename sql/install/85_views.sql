@@ -155,3 +155,41 @@ AS 'MODULE_PATHNAME', 'idem_search_actions';
 
 COMMENT ON FUNCTION idem.search_actions(text, interval) IS
 'finds actions by an id, key, reference, event or source; operators also by a value in params';
+
+CREATE VIEW idem.repeats WITH (security_barrier) AS
+SELECT r.action_id, r.intent, max(a.key) AS key, r.source, r.event_id,
+	sum(r.n)::bigint AS n, min(r.first_at) AS first_at, max(r.last_at) AS last_at
+FROM idem.idem_repeats r LEFT JOIN idem.idem_actions a ON a.action_id = r.action_id
+WHERE r.outcome <> 'claimed_after_forgetting' AND idem.may_see(r.intent)
+GROUP BY r.action_id, r.intent, r.source, r.event_id;
+
+COMMENT ON VIEW idem.repeats IS 'which deliveries met an action already known, and how often; counted where the library is preloaded, lost in a crash, here after the next pass';
+COMMENT ON COLUMN idem.repeats.source IS 'of the repeated delivery, cut at 128 bytes; null where it named none';
+COMMENT ON COLUMN idem.repeats.n IS 'answers to this delivery, rolled-back calls included';
+
+CREATE VIEW idem.stat_intents WITH (security_barrier) AS
+SELECT s.day, s.intent, s.source,
+	sum(s.n) FILTER (WHERE s.outcome = 'recorded')::bigint AS recorded,
+	sum(s.n) FILTER (WHERE s.outcome = 'completed')::bigint AS completed,
+	sum(s.n) FILTER (WHERE s.outcome = 'in_progress')::bigint AS in_progress,
+	sum(s.n) FILTER (WHERE s.outcome = 'contended')::bigint AS contended,
+	sum(s.n) FILTER (WHERE s.outcome = 'not_due')::bigint AS not_due,
+	sum(s.n) FILTER (WHERE s.outcome = 'paused')::bigint AS paused,
+	sum(s.n) FILTER (WHERE s.outcome = 'pending')::bigint AS pending,
+	sum(s.n) FILTER (WHERE s.outcome = 'awaiting_approval')::bigint AS awaiting_approval,
+	sum(s.n) FILTER (WHERE s.outcome = 'needs_attention')::bigint AS needs_attention,
+	sum(s.n) FILTER (WHERE s.outcome = 'failed')::bigint AS failed,
+	sum(s.n) FILTER (WHERE s.outcome = 'cancelled')::bigint AS cancelled,
+	sum(s.n) FILTER (WHERE s.outcome = 'mismatch')::bigint AS mismatch,
+	sum(s.n) FILTER (WHERE s.outcome = 'claimed_after_forgetting')::bigint AS claimed_after_forgetting
+FROM (
+	SELECT r.day, r.intent, r.source, r.outcome, r.n FROM idem.idem_repeats r
+	UNION ALL
+	SELECT (a.created_at AT TIME ZONE 'UTC')::date, a.intent, a.source, 'recorded', 1 FROM idem.idem_actions a
+) s
+WHERE idem.may_see(s.intent)
+GROUP BY s.day, s.intent, s.source;
+
+COMMENT ON VIEW idem.stat_intents IS 'by day (UTC), intent and source: actions first seen, and answers to repeats by outcome';
+COMMENT ON COLUMN idem.stat_intents.recorded IS 'actions first seen that day';
+COMMENT ON COLUMN idem.stat_intents.claimed_after_forgetting IS 'claims of a key that keep_key had let go: a sign that it is too short';

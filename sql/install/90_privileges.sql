@@ -76,6 +76,8 @@ WITH listed (levels, privilege, objects) AS (
 		idem.attention,
 		idem.stuck,
 		idem.backlog,
+		idem.repeats,
+		idem.stat_intents,
 		idem.worker_status,
 		idem.rules,
 		idem.access,
