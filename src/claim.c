@@ -175,25 +175,27 @@ claim_waiting(IdemRequest *r, int64 wait, Try *t)
 	{
 		TimestampTz now;
 		long		left;
-		TransactionId holder;
+		uint32		bell;
 
+		bell = idem_stats_bell_of(&r->action_id, sizeof(pg_uuid_t));
+		if (wait > 0)
+			idem_stats_listen(bell);
 		claim_once(ledger, r, t);
-		if (t->verdict.outcome != IDEM_CONTENDED && t->verdict.outcome != IDEM_OUT_IN_PROGRESS)
-			return ledger;
 		now = GetCurrentTimestamp();
-		if (now >= deadline)
-			return ledger;
+		if ((t->verdict.outcome != IDEM_CONTENDED && t->verdict.outcome != IDEM_OUT_IN_PROGRESS) ||
+			now >= deadline)
+			break;
 
+		/* to the deadline, or to the end of the holder's lease */
 		left = Max(1, (deadline - now) / 1000);
 		if (t->known && t->row.lease_until > now)
 			left = Min(left, Max(1, (t->row.lease_until - now) / 1000));
-		holder = t->holder;
 		idem_ledger_close(ledger);
-		if (TransactionIdIsValid(holder))
-			(void) idem_ledger_wait_until(holder, deadline);
+		if (TransactionIdIsValid(t->holder))
+			(void) idem_ledger_wait_until(t->holder, deadline);
 		else
 		{
-			idem_poll(Min(left, pause));
+			idem_stats_await(bell, t->known ? left : Min(left, pause), pause);
 			pause = Min(pause * 2, LAST_POLL);
 		}
 		ledger = idem_ledger_open(true);
@@ -201,6 +203,9 @@ claim_waiting(IdemRequest *r, int64 wait, Try *t)
 		idem_request_permission(r);
 		idem_request_identify(r);
 	}
+	if (wait > 0)
+		idem_stats_stop_listening();
+	return ledger;
 }
 
 Datum

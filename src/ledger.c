@@ -547,6 +547,17 @@ raise_unserializable(void)
 			 errhint("Run the transaction again.")));
 }
 
+/* who waits for the action to be over, or for something to take */
+static void
+ring_waiters(const IdemAction *before, const IdemAction *after)
+{
+	if (before != NULL && before->state == IDEM_IN_PROGRESS && after->state != IDEM_IN_PROGRESS)
+		idem_stats_ring_at_commit(idem_stats_bell_of(&after->action_id, sizeof(pg_uuid_t)));
+	if (after->state == IDEM_PENDING)
+		idem_stats_ring_at_commit(idem_stats_bell_of(VARDATA_ANY(after->intent),
+													 VARSIZE_ANY_EXHDR(after->intent)));
+}
+
 /*
  * Inserts the row of an action that the caller found absent.  With wait false
  * a rival in the same window makes it IDEM_BUSY, otherwise it waits for it.
@@ -578,7 +589,10 @@ idem_ledger_insert(IdemLedger *ledger, const IdemAction *action, bool wait)
 	inserted = idem_table_insert(&ledger->actions, RelationGetRelid(ledger->pkey));
 	if (inserted)
 	{
-		idem_queue_add(action);
+		{
+			idem_queue_add(action);
+			ring_waiters(NULL, action);
+		}
 	}
 	else
 	{
@@ -649,6 +663,7 @@ idem_ledger_update(IdemLedger *ledger, const IdemAction *before,
 	idem_table_index_update(&ledger->actions, update_indexes);
 	idem_queue_remove(before);
 	idem_queue_add(after);
+	ring_waiters(before, after);
 	CommandCounterIncrement();
 	return IDEM_WRITTEN;
 }

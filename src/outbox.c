@@ -38,6 +38,7 @@
 #include "queue.h"
 #include "request.h"
 #include "settings.h"
+#include "stats.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 
@@ -430,6 +431,7 @@ take(FunctionCallInfo fcinfo, IdemCall call)
 	Take		t = {.request = {.call = call,.retry_after = -1}};
 	TimestampTz deadline;
 	long		pause = FIRST_POLL;
+	uint32		bell;
 
 	intents_arg(fcinfo, &t);
 	idem_refuse_open_transaction(idem_arg_bool(fcinfo, 7, false));
@@ -448,17 +450,21 @@ take(FunctionCallInfo fcinfo, IdemCall call)
 	InitMaterializedSRF(fcinfo, 0);
 	t.desc = rsinfo->setDesc;
 	t.tuples = palloc(t.max * sizeof(HeapTuple));
+	bell = idem_stats_bell_of(VARDATA_ANY(t.intents[0]), VARSIZE_ANY_EXHDR(t.intents[0]));
 	for (;;)
 	{
 		long		left;
 
+		idem_stats_listen(bell);
 		take_round(&t);
 		left = (deadline - GetCurrentTimestamp()) / 1000;
 		if (t.taken > 0 || left <= 0)
 			break;
-		idem_poll(Min(left, pause));
+		/* leases end without a ring, and other intents have other bells */
+		idem_stats_await(bell, Min(left, pause), pause);
 		pause = Min(pause * 2, LAST_POLL);
 	}
+	idem_stats_stop_listening();
 	return idem_batch_return(fcinfo, t.tuples, t.taken);
 }
 

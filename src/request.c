@@ -30,11 +30,9 @@
 #include "pause.h"
 #include "secret.h"
 #include "stats.h"
-#include "storage/latch.h"
 #include "utils/builtins.h"
 #include "utils/tuplestore.h"
 #include "utils/typcache.h"
-#include "utils/wait_event.h"
 
 #define MAX_WAIT (30 * USECS_PER_SEC)
 
@@ -463,16 +461,6 @@ idem_row_end(IdemRowContext *context)
 {
 	MemoryContextSwitchTo(context->outer);
 	MemoryContextDelete(context->row);
-}
-
-/* a short sleep between two looks, interruptible */
-void
-idem_poll(long milliseconds)
-{
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 milliseconds, PG_WAIT_EXTENSION);
-	ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
 }
 
 /* the id of an action, where its keys are confidential under the current secret */

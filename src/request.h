@@ -71,6 +71,5 @@ extern void idem_row_start(IdemRowContext *context);
 extern void idem_row_next(IdemRowContext *context);
 extern void idem_row_answer(IdemRowContext *context);
 extern void idem_row_end(IdemRowContext *context);
-extern void idem_poll(long milliseconds);
 
 #endif							/* IDEM_REQUEST_H */

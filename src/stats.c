@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * stats.c
- *	  Shared memory: what is known of each database, and counted repeats.
+ *	  Shared memory: what is known of each database, counted repeats, and the
+ *	  bells that wake waiters.
  *
  * There is some only if the library was preloaded; without it everything works
  * but the automatic pass and the counters.  One lock protects the slots of
@@ -13,6 +14,11 @@
  * table full is counted as uncounted.  Maintenance writes the numbers to
  * idem_repeats and, after the commit, takes them off here: nothing is counted
  * twice, and what is counted meanwhile stays.
+ *
+ * A bell is a condition variable that several actions or intents share by hash:
+ * who waits for one listens before it looks, and a commit rings what its
+ * transaction has changed.  A ring for somebody else costs a look; without
+ * preload waiters look from time to time.
  *
  * A crash of the server clears it: the workers then begin new passes, as after
  * any start.  A database without a slot, because all are taken, is served
@@ -29,10 +35,12 @@
 
 #include "compat.h"
 #include "stats.h"
+#include "access/xact.h"
 #include "common/hashfn.h"
 #include "funcapi.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
+#include "storage/condition_variable.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/lwlock.h"
@@ -41,16 +49,19 @@
 #include "utils/builtins.h"
 #include "utils/hsearch.h"
 #include "utils/tuplestore.h"
+#include "utils/wait_event.h"
 
 #define MAX_DATABASES 256
 
 #define MAX_REPEATS 8192
+#define BELLS 256				/* a power of two */
 
 typedef struct SharedState
 {
 	LWLock	   *lock;
 	LWLock	   *repeats_lock;
 	pg_atomic_uint64 uncounted;
+	ConditionVariable bells[BELLS];
 	Latch	   *launcher;		/* NULL while there is none */
 	IdemDatabase databases[MAX_DATABASES];	/* dbid invalid: free */
 } SharedState;
@@ -89,6 +100,8 @@ start_memory(void)
 		shared->lock = &GetNamedLWLockTranche("idem_action")[0].lock;
 		shared->repeats_lock = &GetNamedLWLockTranche("idem_action")[1].lock;
 		pg_atomic_init_u64(&shared->uncounted, 0);
+		for (int i = 0; i < BELLS; i++)
+			ConditionVariableInit(&shared->bells[i]);
 	}
 	ctl.keysize = sizeof(IdemRepeatKey);
 	ctl.entrysize = sizeof(IdemRepeat);
@@ -199,6 +212,81 @@ idem_stats_put(const IdemDatabase *database)
 		slot->used = used;
 	}
 	LWLockRelease(shared->lock);
+}
+
+/*-------------------------------------------------------------------------
+ * Bells
+ *-------------------------------------------------------------------------
+ */
+
+static bits32 to_ring[BELLS / 32];
+static bool ringing = false;
+
+static void
+ring(XactEvent event, void *arg)
+{
+	if (!ringing || (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT &&
+					 event != XACT_EVENT_PREPARE))
+		return;
+	for (int i = 0; event == XACT_EVENT_COMMIT && i < BELLS; i++)
+	{
+		if (to_ring[i / 32] & ((bits32) 1 << i % 32))
+			ConditionVariableBroadcast(&shared->bells[i]);
+	}
+	memset(to_ring, 0, sizeof(to_ring));
+	ringing = false;
+}
+
+/* the bell for an action_id, or for the name of an intent */
+uint32
+idem_stats_bell_of(const void *name, int len)
+{
+	return hash_bytes(name, len) % BELLS;
+}
+
+void
+idem_stats_ring_at_commit(uint32 bell)
+{
+	static bool registered = false;
+
+	if (shared == NULL)
+		return;
+	if (!registered)
+		RegisterXactCallback(ring, NULL);
+	registered = true;
+	to_ring[bell / 32] |= (bits32) 1 << bell % 32;
+	ringing = true;
+}
+
+/* from now on a ring is not missed; to be called before looking */
+void
+idem_stats_listen(uint32 bell)
+{
+	if (shared != NULL)
+		ConditionVariablePrepareToSleep(&shared->bells[bell]);
+}
+
+/* sleeps until the bell rings, or without preload for "poll" at most */
+void
+idem_stats_await(uint32 bell, long milliseconds, long poll)
+{
+	if (shared != NULL)
+		(void) ConditionVariableTimedSleep(&shared->bells[bell], milliseconds,
+										   PG_WAIT_EXTENSION);
+	else
+	{
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 Min(milliseconds, poll), PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+	}
+	CHECK_FOR_INTERRUPTS();
+}
+
+void
+idem_stats_stop_listening(void)
+{
+	if (shared != NULL)
+		ConditionVariableCancelSleep();
 }
 
 /*-------------------------------------------------------------------------
