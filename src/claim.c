@@ -195,7 +195,8 @@ claim_waiting(IdemRequest *r, int64 wait, Try *t)
 			(void) idem_ledger_wait_until(t->holder, deadline);
 		else
 		{
-			idem_stats_await(bell, t->known ? left : Min(left, pause), pause);
+			/* a look a second all the same: COMMIT PREPARED rings no bell */
+			idem_stats_await(bell, t->known ? Min(left, LAST_POLL) : Min(left, pause), pause);
 			pause = Min(pause * 2, LAST_POLL);
 		}
 		ledger = idem_ledger_open(true);

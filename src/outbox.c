@@ -430,6 +430,7 @@ take(FunctionCallInfo fcinfo, IdemCall call)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Take		t = {.request = {.call = call,.retry_after = -1}};
 	TimestampTz deadline;
+	int64		wait;
 	long		pause = FIRST_POLL;
 	uint32		bell;
 
@@ -444,7 +445,8 @@ take(FunctionCallInfo fcinfo, IdemCall call)
 	t.request.lease = idem_arg_lease(fcinfo, 2);
 	t.request.worker = idem_arg_label(fcinfo, 3);
 	t.scope = idem_arg_text(fcinfo, 4);
-	deadline = GetCurrentTimestamp() + idem_wait_arg(fcinfo, 5);
+	wait = idem_wait_arg(fcinfo, 5);
+	deadline = GetCurrentTimestamp() + wait;
 	idem_request_call_id(&t.request, fcinfo, 6);
 
 	InitMaterializedSRF(fcinfo, 0);
@@ -455,7 +457,8 @@ take(FunctionCallInfo fcinfo, IdemCall call)
 	{
 		long		left;
 
-		idem_stats_listen(bell);
+		if (wait > 0)
+			idem_stats_listen(bell);
 		take_round(&t);
 		left = (deadline - GetCurrentTimestamp()) / 1000;
 		if (t.taken > 0 || left <= 0)
@@ -464,7 +467,8 @@ take(FunctionCallInfo fcinfo, IdemCall call)
 		idem_stats_await(bell, Min(left, pause), pause);
 		pause = Min(pause * 2, LAST_POLL);
 	}
-	idem_stats_stop_listening();
+	if (wait > 0)
+		idem_stats_stop_listening();
 	return idem_batch_return(fcinfo, t.tuples, t.taken);
 }
 
