@@ -37,23 +37,23 @@ COMMENT ON COLUMN idem.actions.provider_key IS 'what a search outside looks for'
  * the last attempt began and the action ended in its row.  Order by at, id.
  */
 CREATE VIEW idem.history WITH (security_barrier) AS
-SELECT e.at, e.id, e.action_id, a.scope, e.intent, a.key, e.generation, e.attempt,
-	e.event, e.role, e.actor, e.worker, e.source, e.event_id, e.detail
+SELECT e.at, e.action_id, a.scope, e.intent, a.key, e.generation, e.attempt,
+	e.event, e.role, e.actor, e.worker, e.source, e.event_id, e.detail, e.id
 FROM idem.idem_events e LEFT JOIN idem.idem_actions a ON a.action_id = e.action_id
 WHERE e.intent IS NULL OR e.intent = '' OR idem.may_see(e.intent)
 UNION ALL
-SELECT a.created_at, 0, a.action_id, a.scope, a.intent, a.key, 1, 0,
-	'recorded', NULL, NULL, NULL, a.source, a.event_id, NULL
+SELECT a.created_at, a.action_id, a.scope, a.intent, a.key, 1, 0,
+	'recorded', NULL, NULL, NULL, a.source, a.event_id, NULL, 0
 FROM idem.idem_actions a WHERE idem.may_see(a.intent)
 UNION ALL
-SELECT a.claimed_at, 0, a.action_id, a.scope, a.intent, a.key, a.generation, a.attempt,
+SELECT a.claimed_at, a.action_id, a.scope, a.intent, a.key, a.generation, a.attempt,
 	CASE WHEN a.verifying THEN 'handed_out_to_verify' ELSE 'claimed' END, NULL, NULL, a.worker, NULL, NULL,
-	jsonb_strip_nulls(jsonb_build_object('lease_until', a.lease_until, 'begun', nullif(a.begun, false)))
+	jsonb_strip_nulls(jsonb_build_object('lease_until', a.lease_until, 'begun', nullif(a.begun, false))), 0
 FROM idem.idem_actions a WHERE a.claimed_at IS NOT NULL AND idem.may_see(a.intent)
 UNION ALL
-SELECT a.finished_at, 9223372036854775807, a.action_id, a.scope, a.intent, a.key, a.generation, a.attempt,
+SELECT a.finished_at, a.action_id, a.scope, a.intent, a.key, a.generation, a.attempt,
 	a.state, NULL, NULL, a.worker, NULL, NULL,
-	jsonb_strip_nulls(jsonb_build_object('external_ref', a.external_ref, 'error', a.error))
+	jsonb_strip_nulls(jsonb_build_object('external_ref', a.external_ref, 'error', a.error)), 9223372036854775807
 FROM idem.idem_actions a WHERE a.finished_at IS NOT NULL AND idem.may_see(a.intent);
 
 COMMENT ON VIEW idem.history IS 'the whole timeline of actions and rules; order by at, id';

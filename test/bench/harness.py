@@ -205,13 +205,13 @@ class Cluster:
         table_of_them = self.pgbench(script, **options).partition('statement latencies')[2]
         return float(re.findall(r'^\s+([\d.]+)\s', table_of_them, flags=re.MULTILINE)[-1])
 
-    def writes(self, side, script, count, clients=1, db='bench'):
+    def writes(self, side, script, count, clients=1, db='bench', **options):
         """Of `count` transactions a client: bytes of WAL a transaction, per cent of the updates
         of the side's table that were HOT, mean milliseconds of the last statement."""
         look = (f"SELECT pg_current_wal_insert_lsn() - '0/0', n_tup_upd, n_tup_hot_upd"
                 f" FROM pg_stat_user_tables WHERE relid = '{side.table}'::regclass")
         before = self.sql(look, db)
-        took = self.last_statement(script, count=count, clients=clients, db=db)
+        took = self.last_statement(script, count=count, clients=clients, db=db, **options)
         after = self.sql(look, db)
         wal, updates, hot = (int(b) - int(a) for a, b in zip(before.split('|'), after.split('|')))
         return wal / (count * clients), 100 * hot / updates if updates else 0, took
