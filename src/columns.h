@@ -71,6 +71,8 @@ struct IdemLedger
 {
 	IdemTable	actions;
 	LOCKMODE	lockmode;
+	bool		wrote;			/* the locks stay to the end of the
+								 * transaction */
 	Relation	pkey;
 	SnapshotData dirty;
 	IndexScanDesc scan;

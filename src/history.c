@@ -100,7 +100,7 @@ idem_ledger_append(const IdemEvent *event)
 	idem_put_pointer(v, n, EV_CONTENT, event->content);
 	ExecStoreVirtualTuple(slot);
 	idem_table_insert(&events, InvalidOid);
-	idem_table_close(&events, RowExclusiveLock);
+	idem_table_close(&events, NoLock);
 	CommandCounterIncrement();
 }
 
@@ -109,7 +109,6 @@ typedef struct EventWalk
 {
 	Relation	rel;
 	Relation	index;
-	LOCKMODE	lockmode;
 	SnapshotData dirty;
 	IndexScanDesc scan;
 	TupleTableSlot *slot;
@@ -120,7 +119,6 @@ walk_start(EventWalk *walk, const pg_uuid_t *id, LOCKMODE lockmode)
 {
 	ScanKeyData key;
 
-	walk->lockmode = lockmode;
 	walk->rel = table_open(idem_relation_oid("idem_events"), lockmode);
 	walk->index = index_open(idem_relation_oid("idem_events_action"), lockmode);
 	walk->slot = table_slot_create(walk->rel, NULL);
@@ -146,8 +144,8 @@ walk_end(EventWalk *walk)
 {
 	index_endscan(walk->scan);
 	ExecDropSingleTupleTableSlot(walk->slot);
-	index_close(walk->index, walk->lockmode);
-	table_close(walk->rel, walk->lockmode);
+	index_close(walk->index, NoLock);
+	table_close(walk->rel, NoLock);
 }
 
 /*
@@ -237,7 +235,7 @@ idem_ledger_redact_past(const pg_uuid_t *id, bool texts)
 								  &update_indexes);
 		idem_table_index_update(&events, update_indexes);
 	}
-	idem_table_close(&events, RowExclusiveLock);
+	idem_table_close(&events, NoLock);
 	CommandCounterIncrement();
 }
 
@@ -263,6 +261,6 @@ idem_ledger_forget_repeats(const pg_uuid_t *id)
 	}
 	index_endscan(scan);
 	ExecDropSingleTupleTableSlot(slot);
-	index_close(index, RowExclusiveLock);
-	table_close(rel, RowExclusiveLock);
+	index_close(index, NoLock);
+	table_close(rel, NoLock);
 }

@@ -27,6 +27,10 @@
  * tells for certain whether the version read is still the newest: an update is
  * a compare-and-swap.  What only adds to the history locks the row first.
  *
+ * Table locks of what was written are kept to the end of the transaction: a
+ * rotation of secrets and a change of a rule rely on waiting for it.  What has
+ * only read lets go at once.
+ *
  * Lock order: table locks, one key lock, one row, its queue entry and events.
  * Batches go in action_id order.  No session locks, ever.
  *
@@ -349,19 +353,22 @@ idem_ledger_open(bool for_writing)
 				 errmsg("table idem_actions does not fit the loaded library"),
 				 errhint("Run ALTER EXTENSION idem_action UPDATE, or restart sessions that loaded an older library.")));
 	ledger->pkey = NULL;
+	ledger->wrote = false;
 	return ledger;
 }
 
 void
 idem_ledger_close(IdemLedger *ledger)
 {
+	LOCKMODE	release = ledger->wrote ? NoLock : ledger->lockmode;
+
 	if (ledger->pkey != NULL)
 	{
 		index_endscan(ledger->scan);
 		ExecDropSingleTupleTableSlot(ledger->found);
-		index_close(ledger->pkey, ledger->lockmode);
+		index_close(ledger->pkey, release);
 	}
-	idem_table_close(&ledger->actions, ledger->lockmode);
+	idem_table_close(&ledger->actions, release);
 	pfree(ledger);
 }
 
@@ -583,6 +590,7 @@ idem_ledger_insert(IdemLedger *ledger, const IdemAction *action, bool wait)
 		snapshot_sees(ledger, &action->action_id, GetTransactionSnapshot()))
 		raise_unserializable();
 
+	ledger->wrote = true;
 	slot = idem_table_slot(&ledger->actions);
 	values_from_action(action, slot->tts_values, slot->tts_isnull);
 	ExecStoreVirtualTuple(slot);
@@ -651,6 +659,7 @@ idem_ledger_update(IdemLedger *ledger, const IdemAction *before,
 	IdemWrite	written;
 
 	idem_ledger_check_visible(ledger);
+	ledger->wrote = true;
 	slot = idem_table_slot(&ledger->actions);
 	values_from_action(after, slot->tts_values, slot->tts_isnull);
 	ExecStoreVirtualTuple(slot);
@@ -679,6 +688,7 @@ idem_ledger_delete(IdemLedger *ledger)
 	IdemWrite	written;
 
 	idem_ledger_check_visible(ledger);
+	ledger->wrote = true;
 	written = write_result(table_tuple_delete(ledger->actions.rel, &ledger->found->tts_tid,
 											  GetCurrentCommandId(true), 0, SnapshotAny,
 											  InvalidSnapshot, false, &failure));
@@ -699,6 +709,7 @@ idem_ledger_lock(IdemLedger *ledger)
 	TM_Result	result;
 
 	idem_ledger_check_visible(ledger);
+	ledger->wrote = true;
 	slot = table_slot_create(ledger->actions.rel, NULL);
 	result = table_tuple_lock(ledger->actions.rel, &ledger->found->tts_tid, SnapshotAny,
 							  slot, GetCurrentCommandId(true), LockTupleNoKeyExclusive,

@@ -73,7 +73,7 @@ idem_queue_add(const IdemAction *action)
 		idem_uuid_is_null(&action->call_id);
 	ExecStoreVirtualTuple(slot);
 	idem_table_insert(&queue, InvalidOid);
-	idem_table_close(&queue, RowExclusiveLock);
+	idem_table_close(&queue, NoLock);
 }
 
 /* a scan over the entries of an index of the queue, not yet positioned */
