@@ -39,6 +39,7 @@
 #include "parser/parse_func.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
+#include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
 
@@ -99,13 +100,22 @@ idem_is_operator(Oid user)
 										 CStringGetTextDatum("EXECUTE")));
 }
 
-static void
-run(const char *sql, int nargs, Oid *types, Datum *values, int expected)
+/*
+ * One statement of ours; its result has to be as said.  It sees what is
+ * committed now, since the snapshot of the transaction may be older than the
+ * rows it asks for.  Caller has connected SPI.
+ */
+void
+idem_run(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls, int expected)
 {
-	int			rc = SPI_execute_with_args(sql, nargs, types, values, NULL, false, 0);
+	SPIPlanPtr	plan = SPI_prepare(sql, nargs, types);
+	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
+	int			rc = SPI_execute_snapshot(plan, values, nulls, latest, InvalidSnapshot,
+										  false, true, 0);
 
+	UnregisterSnapshot(latest);
 	if (rc != expected)
-		elog(ERROR, "SPI_execute_with_args returned %s", SPI_result_code_string(rc));
+		elog(ERROR, "SPI_execute_snapshot returned %s", SPI_result_code_string(rc));
 }
 
 /* runs the statements that a query of ours lists */
@@ -116,10 +126,10 @@ run_listed(const char *sql, Oid role)
 	Datum		value = ObjectIdGetDatum(role);
 	SPITupleTable *list;
 
-	run(sql, 1, &type, &value, SPI_OK_SELECT);
+	idem_run(sql, 1, &type, &value, NULL, SPI_OK_SELECT);
 	list = SPI_tuptable;
 	for (uint64 i = 0; i < list->numvals; i++)
-		run(SPI_getvalue(list->vals[i], list->tupdesc, 1), 0, NULL, NULL, SPI_OK_UTILITY);
+		idem_run(SPI_getvalue(list->vals[i], list->tupdesc, 1), 0, NULL, NULL, NULL, SPI_OK_UTILITY);
 }
 
 /* stores or removes a level, then makes the role's rights what is stored */
@@ -150,16 +160,16 @@ change_access(FunctionCallInfo fcinfo, bool grant)
 	values[1] = PointerGetDatum(level);
 	values[2] = CStringGetTextDatum(GetUserNameFromId(GetUserId(), false));
 	idem_owner_enter(&caller);
-	run(SQL_LEVEL_EXISTS, 1, &types[1], &values[1], SPI_OK_SELECT);
+	idem_run(SQL_LEVEL_EXISTS, 1, &types[1], &values[1], NULL, SPI_OK_SELECT);
 	if (SPI_processed == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("there is no level \"%s\"", text_to_cstring(level)),
 				 errhint("SELECT DISTINCT level FROM idem.privileges shows the levels.")));
 	if (grant)
-		run(SQL_REMEMBER, 3, types, values, SPI_OK_INSERT);
+		idem_run(SQL_REMEMBER, 3, types, values, NULL, SPI_OK_INSERT);
 	else
-		run(SQL_FORGET, 2, types, values, SPI_OK_DELETE);
+		idem_run(SQL_FORGET, 2, types, values, NULL, SPI_OK_DELETE);
 	run_listed(SQL_REVOKES, role);
 	run_listed(SQL_GRANTS, role);
 	idem_owner_leave(&caller);

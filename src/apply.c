@@ -31,11 +31,12 @@
 
 /* what a verdict adds to the history; caller has written or locked the row */
 void
-idem_append_lines(const IdemAction *row, const IdemVerdict *v)
+idem_append_lines(const IdemAction *row, const IdemRequest *r, const IdemVerdict *v)
 {
 	for (int i = 0; i < v->nlines; i++)
 	{
 		IdemEvent	event = {
+			.at = r->now,
 			.event = v->lines[i].event,
 			.action = row,
 			.claim_id = v->lines[i].claim_id,
@@ -125,7 +126,7 @@ idem_apply(IdemLedger *ledger, const pg_uuid_t *id, IdemRequest *r, IdemVerdict 
 			continue;
 		if (v->erases)
 			idem_ledger_redact_past(id, true);
-		idem_append_lines(&row, v);
+		idem_append_lines(&row, r, v);
 		if ((v->changes || v->nlines > 0) &&
 			!(r->call == IDEM_CALL_COMPLETE && idem_async_complete))
 			ForceSyncCommit();

@@ -18,7 +18,8 @@
 
 extern bool idem_apply(IdemLedger *ledger, const pg_uuid_t *id, IdemRequest *request,
 					   IdemVerdict *verdict);
-extern void idem_append_lines(const IdemAction *row, const IdemVerdict *verdict);
+extern void idem_append_lines(const IdemAction *row, const IdemRequest *request,
+							  const IdemVerdict *verdict);
 extern bool idem_read_action(IdemLedger *ledger, const pg_uuid_t *id, IdemAction *row);
 pg_noreturn extern void idem_raise_no_such_action(const pg_uuid_t *id);
 

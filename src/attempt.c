@@ -81,7 +81,7 @@ raise_problem(const IdemVerdict *v)
 			ereport(ERROR,
 					(errcode(ERRCODE_IDEM_CANCEL_REQUESTED),
 					 errmsg("%s", problem_text(v)),
-					 errhint("Do not act; call release_action.")));
+					 errhint("Do not act. Call release_action, or after begin_effect fail_action with effect none.")));
 			break;
 		case IDEM_PROBLEM_NOT_APPROVED:
 			ereport(ERROR,

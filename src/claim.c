@@ -119,17 +119,15 @@ try_claim(IdemLedger *ledger, IdemRequest *r, Try *t)
 	idem_check_identity(&t->row, r);
 	if (idem_is_forgotten(&t->row, r->now))
 	{
-		/* as if the row were gone: its place is taken, its history goes */
 		idem_decide_new(r, v);
 		if (found == IDEM_HELD)
 			contended(t, t->holder);
-		else if (v->changes &&
-				 written(t, idem_ledger_update(ledger, &t->row, &v->after, false)))
+		else if (v->changes && written(t, idem_request_make_room(ledger, r, &t->row)))
 		{
-			idem_ledger_forget_past(&r->action_id);
-			idem_ledger_forget_repeats(&r->action_id);
-			idem_stats_count(&r->action_id, r->intent, r->source, r->event_id,
-							 IDEM_AFTER_FORGETTING);
+			idem_decide_new(r, v);
+			if (written(t, idem_ledger_insert(ledger, &v->after, false)))
+				idem_stats_count(&r->action_id, r->intent, r->source, r->event_id,
+								 IDEM_AFTER_FORGETTING);
 		}
 		return;
 	}
@@ -141,7 +139,7 @@ try_claim(IdemLedger *ledger, IdemRequest *r, Try *t)
 		contended(t, t->holder);
 	else if (v->changes &&
 			 written(t, idem_ledger_update(ledger, &t->row, &v->after, false)))
-		idem_append_lines(&t->row, v);
+		idem_append_lines(&t->row, r, v);
 }
 
 static void
@@ -333,12 +331,13 @@ try_once(IdemLedger *ledger, IdemRequest *r, bool *first)
 		if (v.after.state != IDEM_COMPLETED)
 			raise_not_done(&v.after, "needs an approval first");
 		*first = true;
-		if (found == IDEM_ABSENT)
-			return idem_ledger_insert(ledger, &v.after, true) == IDEM_WRITTEN;
-		if (idem_ledger_update(ledger, &row, &v.after, true) != IDEM_WRITTEN)
-			return false;
-		idem_ledger_forget_past(&r->action_id);
-		return true;
+		if (found != IDEM_ABSENT)
+		{
+			if (idem_request_make_room(ledger, r, &row) != IDEM_WRITTEN)
+				return false;
+			idem_decide_once(r, &v);
+		}
+		return idem_ledger_insert(ledger, &v.after, true) == IDEM_WRITTEN;
 	}
 
 	idem_check_identity(&row, r);

@@ -6,7 +6,9 @@
  * A path names a field: "customer.phone", or with [] each element of an array:
  * "items[].name".  The value there, whatever it is, is replaced by
  * {"digest": "...", "secret": "id"}, so that equal values can be recognised as
- * equal and nothing can be guessed without the secret.  Everything else stays.
+ * equal and nothing can be guessed without the secret.  Where a path meets a
+ * value of another shape than it expects, the whole of that value is replaced:
+ * what is confidential may be in it.  Everything else stays.
  *
  * Copyright (c) 2026, idem_action contributors
  *
@@ -106,11 +108,28 @@ append_scalar(StringInfo out, JsonbValue *value)
 	}
 }
 
+/* whether a path leads on through the value, or meets another shape */
+static bool
+is_blocked(JsonbValue *value, List *paths)
+{
+	ListCell   *lc;
+
+	foreach(lc, paths)
+	{
+		bool		element = strcmp(linitial((List *) lfirst(lc)), ELEMENT) == 0;
+
+		if (value->type != jbvBinary ||
+			element != JsonContainerIsArray(value->val.binary.data))
+			return true;
+	}
+	return false;
+}
+
 static void
 conceal_value(StringInfo out, JsonbValue *value, List *paths, bool here,
 			  const IdemSecret *secret)
 {
-	if (here)
+	if (here || is_blocked(value, paths))
 		appendStringInfo(out, "{\"digest\": \"%s\", \"secret\": \"%s\"}",
 						 idem_value_digest(value, secret->bytes, secret->len), secret->id);
 	else if (value->type == jbvBinary)
@@ -158,10 +177,15 @@ Jsonb *
 idem_conceal(Jsonb *params, List *paths, const IdemSecret *secret)
 {
 	StringInfoData out;
+	JsonbValue	root;
 
-	if (JB_ROOT_IS_SCALAR(params))
-		return params;
 	initStringInfo(&out);
-	conceal_container(&out, &params->root, paths, secret);
+	if (!JB_ROOT_IS_SCALAR(params) || !JsonbExtractScalar(&params->root, &root))
+	{
+		root.type = jbvBinary;
+		root.val.binary.data = &params->root;
+		root.val.binary.len = VARSIZE(params) - VARHDRSZ;
+	}
+	conceal_value(&out, &root, paths, false, secret);
 	return DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum(out.data)));
 }

@@ -180,9 +180,13 @@ tell_conclusion(Story *story, const IdemAction *a, const IdemRule *rule, Timesta
 				tell(story, "Known: a success was reported%s after the ledger had given the claim up.", ref);
 			else
 				tell(story, "Known: nobody acts on it now; reason %s.", text_or(a->reason, "none"));
-			tell(story, "Not known: whether %s took effect%s.",
-				 a->lost > 1 ? "one of its attempts" : "its last attempt",
-				 idem_text_is(a->reason, "double_result") ? " twice" : "");
+			if (idem_text_is(a->reason, "double_result"))
+				tell(story, "Not known: whether it took effect twice; two different successes were reported.");
+			else if (idem_text_is(a->reason, "late_result"))
+				tell(story, "Not known: whether another attempt took effect too.");
+			else
+				tell(story, "Not known: whether %s took effect.",
+					 a->attempt > 1 ? "one of its attempts" : "its attempt");
 			tell(story, "Next: %s searches outside for %s, then calls resolve_action('%s', 'happened' or 'not_happened' or 'cancel', note, " INT64_FORMAT ").",
 				 rule->resolved_by, provider_key, id, a->revision);
 			break;

@@ -76,7 +76,7 @@ idem_ledger_append(const IdemEvent *event)
 	memset(n, true, EVENT_NCOLS * sizeof(bool));
 
 	v[EV_ID] = Int64GetDatum(nextval_internal(sequence, false));
-	v[EV_AT] = TimestampTzGetDatum(GetCurrentTimestamp());
+	v[EV_AT] = TimestampTzGetDatum(event->at != 0 ? event->at : GetCurrentTimestamp());
 	n[EV_ID] = n[EV_AT] = false;
 	if (event->action != NULL)
 	{

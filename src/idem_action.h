@@ -119,10 +119,11 @@ typedef struct IdemAction
 	text	   *error;
 } IdemAction;
 
-/* one line of the history; actor, at and role are filled in by the ledger */
+/* one line of the history; the role is filled in by the ledger */
 typedef struct IdemEvent
 {
 	const char *event;
+	TimestampTz at;				/* 0: now */
 	const IdemAction *action;	/* NULL: about a rule or an access grant */
 	const char *intent;			/* where action is NULL */
 	pg_uuid_t	claim_id;		/* of the attempt spoken of, or zero */

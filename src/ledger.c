@@ -401,6 +401,26 @@ id_key(ScanKey key, const pg_uuid_t *id)
 	ScanKeyInit(key, 1, BTEqualStrategyNumber, F_UUID_EQ, UUIDPGetDatum(id));
 }
 
+/* what the scan allocates lives as long as the ledger is open, here and below */
+static void
+rescan(IdemLedger *ledger, ScanKey key)
+{
+	MemoryContext old = MemoryContextSwitchTo(ledger->actions.context);
+
+	index_rescan(ledger->scan, key, 1, NULL, 0);
+	MemoryContextSwitchTo(old);
+}
+
+static bool
+next_version(IdemLedger *ledger)
+{
+	MemoryContext old = MemoryContextSwitchTo(ledger->actions.context);
+	bool		more = index_getnext_slot(ledger->scan, ForwardScanDirection, ledger->found);
+
+	MemoryContextSwitchTo(old);
+	return more;
+}
+
 /*
  * Looks the action up and reads the version that counts.  The action's texts
  * and contents point into that version and live until the next probe or close.
@@ -416,8 +436,8 @@ idem_ledger_probe(IdemLedger *ledger, const pg_uuid_t *id,
 		idem_ledger_open_scan(ledger);
 	*holder = InvalidTransactionId;
 	id_key(&key, id);
-	index_rescan(ledger->scan, &key, 1, NULL, 0);
-	while (index_getnext_slot(ledger->scan, ForwardScanDirection, ledger->found))
+	rescan(ledger, &key);
+	while (next_version(ledger))
 	{
 		if (TransactionIdIsValid(ledger->dirty.xmin))
 		{

@@ -68,7 +68,7 @@ sweep(IdemLedger *ledger, const IdemAction *row)
 	idem_decide(row, &r, &v);
 	if (!v.changes || idem_ledger_update(ledger, row, &v.after, false) != IDEM_WRITTEN)
 		return false;
-	idem_append_lines(row, &v);
+	idem_append_lines(row, &r, &v);
 	return true;
 }
 

@@ -81,11 +81,10 @@ try_enqueue(IdemLedger *ledger, IdemRequest *r, IdemAction *row, IdemVerdict *v,
 	idem_check_identity(row, r);
 	if (idem_is_forgotten(row, r->now))
 	{
-		idem_decide_enqueue(r, v);
-		if (idem_ledger_update(ledger, row, &v->after, true) != IDEM_WRITTEN)
+		if (idem_request_make_room(ledger, r, row) != IDEM_WRITTEN)
 			return false;
-		idem_ledger_forget_past(&r->action_id);
-		return true;
+		idem_decide_enqueue(r, v);
+		return idem_ledger_insert(ledger, &v->after, true) == IDEM_WRITTEN;
 	}
 	idem_ledger_check_visible(ledger);
 	idem_decide(row, r, v);
@@ -287,7 +286,7 @@ try_take(Take *take, IdemLedger *ledger, const IdemQueueWalk *walk)
 	idem_decide(&row, r, &v);
 	if (!v.changes || idem_ledger_update(ledger, &row, &v.after, false) != IDEM_WRITTEN)
 		return;
-	idem_append_lines(&row, &v);
+	idem_append_lines(&row, r, &v);
 	ForceSyncCommit();
 	if (v.outcome == IDEM_CLAIMED || v.outcome == IDEM_VERIFY)
 		keep(take, &v);

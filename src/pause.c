@@ -70,7 +70,6 @@ change_pause(text *intent, text *reason, text *actor, bool pause)
 	char		nulls[4] = {' ', ' ', ' ', ' '};
 	char	   *role = GetUserNameFromId(GetUserId(), false);
 	IdemOwner	caller;
-	int			rc;
 	bool		changed;
 
 	if (intent != NULL)
@@ -96,17 +95,15 @@ change_pause(text *intent, text *reason, text *actor, bool pause)
 
 	SPI_connect();
 	idem_owner_enter(&caller);
-	rc = SPI_execute_with_args(pause ? SQL_PAUSE : SQL_RESUME, pause ? 4 : 1,
-							   types, values, nulls, false, 0);
-	if (rc != (pause ? SPI_OK_INSERT : SPI_OK_DELETE))
-		elog(ERROR, "SPI_execute_with_args returned %s", SPI_result_code_string(rc));
+	if (pause)
+		idem_run(SQL_PAUSE, 4, types, values, nulls, SPI_OK_INSERT);
+	else
+		idem_run(SQL_RESUME, 1, types, values, nulls, SPI_OK_DELETE);
 	changed = SPI_processed > 0;
 	if (!pause && VARSIZE_ANY_EXHDR(intent) == 0)
 	{
 		/* resuming everything also says that this cluster is the real one */
-		rc = SPI_execute(SQL_ADOPT, false, 0);
-		if (rc != SPI_OK_UPDATE)
-			elog(ERROR, "SPI_execute returned %s", SPI_result_code_string(rc));
+		idem_run(SQL_ADOPT, 0, NULL, NULL, NULL, SPI_OK_UPDATE);
 		changed = changed || SPI_processed > 0;
 	}
 	idem_owner_leave(&caller);

@@ -227,12 +227,13 @@ idem_is_decision(const IdemPast *past)
 	return idem_detail_int(past->detail, "made") > 0;
 }
 
-/* the same decision by the same role on the same revision, or still the last */
+/* the same decision by the same person on the same revision, or still the last */
 static bool
 same_decision(const IdemPast *past, const IdemAction *a, const IdemRequest *r)
 {
 	if (!idem_is_decision(past) || strcmp(past->event, decision_event(r)) != 0 ||
-		strcmp(past->role, r->role) != 0)
+		strcmp(past->role, r->role) != 0 ||
+		!same_string(past->actor, string_or_null(r->actor)))
 		return false;
 	if (r->revision > 0 ? idem_detail_int(past->detail, "saw") != r->revision :
 		idem_detail_int(past->detail, "made") != a->revision)

@@ -132,10 +132,15 @@ idem_request_identify(IdemRequest *r)
 IdemFound
 idem_request_probe(IdemLedger *ledger, IdemRequest *r, IdemAction *row, TransactionId *holder)
 {
-	IdemFound	found = idem_ledger_probe(ledger, &r->action_id, row, holder);
+	IdemFound	found;
 
 	if (r->secrets == NIL)
-		return found;
+		return idem_ledger_probe(ledger, &r->action_id, row, holder);
+
+	/* an earlier look may have been led to a row that is gone by now */
+	if (strcmp(text_to_cstring(r->secret_id), ((IdemSecret *) linitial(r->secrets))->id) != 0)
+		identify_under(r, linitial(r->secrets));
+	found = idem_ledger_probe(ledger, &r->action_id, row, holder);
 	if (found == IDEM_ABSENT && r->rule->confidential_key)
 	{
 		ListCell   *lc;
@@ -145,7 +150,16 @@ idem_request_probe(IdemLedger *ledger, IdemRequest *r, IdemAction *row, Transact
 			pg_uuid_t	id;
 
 			id_under(r, lfirst(lc), &id);
-			found = idem_ledger_probe(ledger, &id, row, holder);
+
+			/*
+			 * A dirty scan can miss a row that is moving, and no unique index
+			 * would stop a second one under another id.
+			 */
+			do
+			{
+				CHECK_FOR_INTERRUPTS();
+				found = idem_ledger_probe(ledger, &id, row, holder);
+			} while (found == IDEM_ABSENT && !idem_ledger_surely_absent(ledger, &id));
 			if (found == IDEM_ABSENT)
 				continue;
 			identify_under(r, lfirst(lc));
@@ -156,6 +170,25 @@ idem_request_probe(IdemLedger *ledger, IdemRequest *r, IdemAction *row, Transact
 			 !idem_text_equal(row->secret_id, r->secret_id))
 		identify_under(r, idem_secret_of(text_to_cstring(row->secret_id)));
 	return found;
+}
+
+/*
+ * A forgotten row is as if it were gone: it goes now, with all that was about
+ * it, and the request is about a new row, under the current secret.  Caller has
+ * probed the row and found that nobody holds it.
+ */
+IdemWrite
+idem_request_make_room(IdemLedger *ledger, IdemRequest *r, const IdemAction *row)
+{
+	pg_uuid_t	id = row->action_id;
+	IdemWrite	written = idem_ledger_delete(ledger);
+
+	if (written != IDEM_WRITTEN)
+		return written;
+	idem_ledger_forget_past(&id);
+	idem_ledger_forget_repeats(&id);
+	idem_request_identify(r);
+	return IDEM_WRITTEN;
 }
 
 /* the rule and the pause; asked for after each opening of the ledger, as they

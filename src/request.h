@@ -53,6 +53,7 @@ extern void idem_request_identify(IdemRequest *r);
 extern void idem_request_identify_batch(IdemBatchArgs *batch, const IdemRequest *common);
 extern IdemFound idem_request_probe(IdemLedger *ledger, IdemRequest *r, IdemAction *row,
 									TransactionId *holder);
+extern IdemWrite idem_request_make_room(IdemLedger *ledger, IdemRequest *r, const IdemAction *row);
 extern void idem_request_permission(const IdemRequest *r);
 extern void idem_request_success(IdemRequest *r, text *external_ref, Jsonb *result);
 extern void idem_request_batch(FunctionCallInfo fcinfo, const IdemRequest *common,

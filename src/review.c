@@ -210,6 +210,37 @@ idem_show_action(PG_FUNCTION_ARGS)
 	PG_RETURN_DATUM(result);
 }
 
+/* false: somebody else was there meanwhile, look again */
+static bool
+try_import(IdemLedger *ledger, IdemRequest *r, int64 *imported)
+{
+	IdemAction	row;
+	IdemVerdict v;
+	TransactionId holder;
+	IdemFound	found;
+
+	r->now = GetCurrentTimestamp();
+	found = idem_request_probe(ledger, r, &row, &holder);
+	if (found == IDEM_HELD_NEW || (found == IDEM_HELD && idem_is_forgotten(&row, r->now)))
+	{
+		idem_ledger_rest(ledger);
+		idem_ledger_wait(holder);
+		return false;
+	}
+	if (found != IDEM_ABSENT)
+	{
+		if (!idem_is_forgotten(&row, r->now))
+			return true;
+		if (idem_request_make_room(ledger, r, &row) != IDEM_WRITTEN)
+			return false;
+	}
+	idem_decide_import(r, &v);
+	if (idem_ledger_insert(ledger, &v.after, true) != IDEM_WRITTEN)
+		return false;
+	(*imported)++;
+	return true;
+}
+
 /*
  * Makes keys known that were done before the ledger was there.  What exists
  * stays as it is and is not counted.
@@ -272,33 +303,9 @@ idem_import_actions(PG_FUNCTION_ARGS)
 	for (int i = 0; i < n; i++)
 	{
 		IdemRequest *r = &requests[items[i].position];
-		IdemAction	row;
-		IdemVerdict v;
-		TransactionId holder;
-		IdemFound	found;
 
-		for (;;)
-		{
+		while (!try_import(ledger, r, &imported))
 			CHECK_FOR_INTERRUPTS();
-			r->now = GetCurrentTimestamp();
-			found = idem_request_probe(ledger, r, &row, &holder);
-			if (found == IDEM_HELD_NEW)
-			{
-				idem_ledger_rest(ledger);
-				idem_ledger_wait(holder);
-			}
-			else if (found != IDEM_ABSENT)
-				break;
-			else
-			{
-				idem_decide_import(r, &v);
-				if (idem_ledger_insert(ledger, &v.after, true) == IDEM_WRITTEN)
-				{
-					imported++;
-					break;
-				}
-			}
-		}
 	}
 	idem_ledger_close(ledger);
 	PG_RETURN_INT64(imported);

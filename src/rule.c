@@ -193,6 +193,8 @@ set_fields(IdemRule *rule, Datum fields)
 	rule->confidential_fields = NULL;
 	if (fields == (Datum) 0)
 		return;
+	if (ARR_NDIM(DatumGetArrayTypeP(fields)) > 1)
+		bad_setting("confidential_fields", "a list, not a table");
 	deconstruct_array(DatumGetArrayTypeP(fields), TEXTOID, -1, false, TYPALIGN_INT,
 					  &values, &nulls, &n);
 	initStringInfo(&names);
@@ -531,16 +533,6 @@ usec_datum(int64 usec)
 	return IntervalPGetDatum(value);
 }
 
-/* one statement of ours, run through SPI; its result code has to be as said */
-static void
-run(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls, int expected)
-{
-	int			rc = SPI_execute_with_args(sql, nargs, types, values, nulls, false, 0);
-
-	if (rc != expected)
-		elog(ERROR, "SPI_execute_with_args returned %s", SPI_result_code_string(rc));
-}
-
 #define SQL_LOCK_RULES \
 	"LOCK TABLE idem.idem_rules IN SHARE ROW EXCLUSIVE MODE"
 #define SQL_LOCK_ACTIONS \
@@ -555,6 +547,38 @@ run(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls, in
 	"SELECT FROM idem.idem_actions WHERE intent OPERATOR(pg_catalog.=) $1 LIMIT 1"
 #define RULE_NPARAMS RULE_NCOLS
 
+static bool
+same_steps(List *a, List *b)
+{
+	ListCell   *lca;
+	ListCell   *lcb;
+
+	if (list_length(a) != list_length(b))
+		return false;
+	forboth(lca, a, lcb, b)
+	{
+		if (strcmp(lfirst(lca), lfirst(lcb)) != 0)
+			return false;
+	}
+	return true;
+}
+
+static bool
+same_paths(List *a, List *b)
+{
+	ListCell   *lca;
+	ListCell   *lcb;
+
+	if (list_length(a) != list_length(b))
+		return false;
+	forboth(lca, a, lcb, b)
+	{
+		if (!same_steps(lfirst(lca), lfirst(lcb)))
+			return false;
+	}
+	return true;
+}
+
 /*
  * What is confidential decides about ids and fingerprints, so it cannot change
  * under the rows of an intent.  Caller has connected SPI.
@@ -562,19 +586,20 @@ run(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls, in
 static void
 check_confidentiality(const IdemRule *rule)
 {
-	const IdemRule *stored = idem_rule_of(rule->intent, strlen(rule->intent), false);
-	const char *fields = stored->confidential_fields;
+	const IdemRule *stored;
 	Oid			type = TEXTOID;
 	Datum		value = CStringGetTextDatum(rule->intent);
 
+	/* before the stored rule is looked at, so that it is the one replaced */
+	idem_run(SQL_LOCK_RULES, 0, NULL, NULL, NULL, SPI_OK_UTILITY);
+	stored = idem_rule_of(rule->intent, strlen(rule->intent), false);
 	if (stored->confidential_key == rule->confidential_key &&
-		strcmp(fields != NULL ? fields : "",
-			   rule->confidential_fields != NULL ? rule->confidential_fields : "") == 0)
+		same_paths(stored->confidential_paths, rule->confidential_paths))
 		return;
 
 	/* waits for open claims, made under the settings as they were */
-	run(SQL_LOCK_ACTIONS, 0, NULL, NULL, NULL, SPI_OK_UTILITY);
-	run(SQL_INTENT_IN_USE, 1, &type, &value, NULL, SPI_OK_SELECT);
+	idem_run(SQL_LOCK_ACTIONS, 0, NULL, NULL, NULL, SPI_OK_UTILITY);
+	idem_run(SQL_INTENT_IN_USE, 1, &type, &value, NULL, SPI_OK_SELECT);
 	if (SPI_processed > 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_IN_USE),
@@ -626,9 +651,8 @@ store_rule(const IdemRule *rule, Datum fields)
 	if (fields == (Datum) 0)
 		nulls[RULE_CONFIDENTIAL_FIELDS] = 'n';
 
-	run(SQL_LOCK_RULES, 0, NULL, NULL, NULL, SPI_OK_UTILITY);
-	run(SQL_DELETE_RULE, 1, types, v, NULL, SPI_OK_DELETE);
-	run(SQL_INSERT_RULE, RULE_NPARAMS, types, v, nulls, SPI_OK_INSERT);
+	idem_run(SQL_DELETE_RULE, 1, types, v, NULL, SPI_OK_DELETE);
+	idem_run(SQL_INSERT_RULE, RULE_NPARAMS, types, v, nulls, SPI_OK_INSERT);
 }
 
 /* the stored rule as jsonb, for the history; caller has connected SPI */
@@ -639,7 +663,7 @@ stored_rule(const char *intent)
 	Datum		value = CStringGetTextDatum(intent);
 	bool		isnull;
 
-	run(SQL_SHOW_RULE, 1, &type, &value, NULL, SPI_OK_SELECT);
+	idem_run(SQL_SHOW_RULE, 1, &type, &value, NULL, SPI_OK_SELECT);
 	if (SPI_processed == 0)
 		return NULL;
 	return DatumGetJsonbPCopy(SPI_getbinval(SPI_tuptable->vals[0],
@@ -757,9 +781,9 @@ idem_drop_rule(PG_FUNCTION_ARGS)
 	value = CStringGetTextDatum(intent);
 
 	/* waits for open claims, so that none is left without its rule */
-	run(SQL_LOCK_ACTIONS, 0, NULL, NULL, NULL, SPI_OK_UTILITY);
-	run(SQL_LOCK_RULES, 0, NULL, NULL, NULL, SPI_OK_UTILITY);
-	run(SQL_INTENT_IN_USE, 1, &type, &value, NULL, SPI_OK_SELECT);
+	idem_run(SQL_LOCK_RULES, 0, NULL, NULL, NULL, SPI_OK_UTILITY);
+	idem_run(SQL_LOCK_ACTIONS, 0, NULL, NULL, NULL, SPI_OK_UTILITY);
+	idem_run(SQL_INTENT_IN_USE, 1, &type, &value, NULL, SPI_OK_SELECT);
 	if (SPI_processed > 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_IN_USE),
@@ -770,7 +794,7 @@ idem_drop_rule(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_IDEM_NO_RULE),
 				 errmsg("intent \"%s\" has no rule", intent)));
-	run(SQL_DELETE_RULE, 1, &type, &value, NULL, SPI_OK_DELETE);
+	idem_run(SQL_DELETE_RULE, 1, &type, &value, NULL, SPI_OK_DELETE);
 	idem_owner_leave(&caller);
 	record_change("rule_dropped", intent, detail);
 	SPI_finish();

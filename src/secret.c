@@ -50,6 +50,7 @@
 
 #define MAX_SECRET_ID 64
 #define MAX_LINE 4096
+#define ID_CHARACTERS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
 #define CHECK_LENGTH 8			/* bytes of the check value */
 
 char	   *idem_secret_file = NULL;
@@ -149,6 +150,8 @@ read_line(char *buf, int line)
 	hex = id + len + strspn(id + len, " \t");
 	if (len > MAX_SECRET_ID || *hex == '\0')
 		bad_file("a line is not an id and a secret", line);
+	if ((int) strspn(id, ID_CHARACTERS) != len)
+		bad_file("an id may hold letters, digits, \".\", \"_\" and \"-\" only", line);
 	id[len] = '\0';
 	len = strcspn(hex, " \t");
 	if (hex[len + strspn(hex + len, " \t")] != '\0' || len % 2 != 0 ||
@@ -251,8 +254,7 @@ idem_secret_of(const char *id)
 		ereport(ERROR,
 				(errcode(ERRCODE_IDEM_SECRET_MISSING),
 				 errmsg("secret \"%s\" is not in the secret file", id),
-				 errdetail("Rows were made under it, so no key can count as new without it."),
-				 errhint("Put it back; it is needed until the last of its rows is forgotten.")));
+				 errhint("A secret that rows were made under is needed until the last of them is forgotten: no key can count as new without it.")));
 	return secret;
 }
 
@@ -275,6 +277,28 @@ check_of(const IdemSecret *secret)
 	return hex;
 }
 
+/* the file, as read, has the secret that rows were made under */
+static bool
+as_used(const IdemUsedSecret *used)
+{
+	const IdemSecret *secret = find_secret(used->id);
+
+	return secret != NULL && strcmp(check_of(secret), used->check) == 0;
+}
+
+static bool
+all_as_used(const IdemSettings *settings)
+{
+	ListCell   *lc;
+
+	foreach(lc, settings->used_secrets)
+	{
+		if (!as_used(lfirst(lc)))
+			return false;
+	}
+	return true;
+}
+
 /*
  * The secrets to look for a key under, the current one first.  IA014 where one
  * is missing or has changed, or none has been made current yet.
@@ -295,12 +319,14 @@ idem_secrets_in_use(void)
 	/* all of them are read before a pointer to one is kept */
 	foreach(lc, settings->used_secrets)
 		(void) idem_secret_of(((IdemUsedSecret *) lfirst(lc))->id);
+	if (!all_as_used(settings))
+		read_file();
 	foreach(lc, settings->used_secrets)
 	{
 		IdemUsedSecret *used = lfirst(lc);
 		const IdemSecret *secret = find_secret(used->id);
 
-		if (secret == NULL || strcmp(check_of(secret), used->check) != 0)
+		if (!as_used(used))
 			ereport(ERROR,
 					(errcode(ERRCODE_IDEM_SECRET_MISSING),
 					 errmsg("secret \"%s\" is not the one that rows were made under", used->id),
@@ -328,22 +354,13 @@ idem_secrets_in_use(void)
 	"DELETE FROM idem.idem_state s WHERE kind OPERATOR(pg_catalog.=) 'secret' AND name OPERATOR(pg_catalog.<>) $1" \
 	" AND NOT EXISTS (SELECT FROM idem.idem_actions a WHERE a.secret_id OPERATOR(pg_catalog.=) s.name)"
 
-static void
-run(const char *sql, int nargs, Datum *values, int expected)
-{
-	Oid			types[3] = {TEXTOID, TEXTOID, TEXTOID};
-	int			rc = SPI_execute_with_args(sql, nargs, types, values, NULL, false, 0);
-
-	if (rc != expected)
-		elog(ERROR, "SPI_execute_with_args returned %s", SPI_result_code_string(rc));
-}
-
 /* makes a secret of the file the current one */
 Datum
 idem_use_secret(PG_FUNCTION_ARGS)
 {
 	char	   *id;
 	const IdemSecret *secret;
+	Oid			types[3] = {TEXTOID, TEXTOID, TEXTOID};
 	Datum		values[3];
 	IdemOwner	caller;
 	IdemEvent	event = {.event = "secret_used"};
@@ -363,8 +380,8 @@ idem_use_secret(PG_FUNCTION_ARGS)
 	values[2] = CStringGetTextDatum(GetUserNameFromId(GetUserId(), false));
 	SPI_connect();
 	idem_owner_enter(&caller);
-	run(SQL_LOCK_ACTIONS, 0, NULL, SPI_OK_UTILITY);
-	run(SQL_KNOWN_CHECK, 1, values, SPI_OK_SELECT);
+	idem_run(SQL_LOCK_ACTIONS, 0, types, NULL, NULL, SPI_OK_UTILITY);
+	idem_run(SQL_KNOWN_CHECK, 1, types, values, NULL, SPI_OK_SELECT);
 	if (SPI_processed > 0 &&
 		strcmp(TextDatumGetCString(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull)),
 			   TextDatumGetCString(values[1])) != 0)
@@ -372,9 +389,9 @@ idem_use_secret(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_IDEM_SECRET_MISSING),
 				 errmsg("secret \"%s\" is not the one that rows were made under", id),
 				 errhint("Give the new secret an id of its own.")));
-	run(SQL_ADD_SECRET, 3, values, SPI_OK_INSERT);
-	run(SQL_SET_CURRENT, 3, values, SPI_OK_INSERT);
-	run(SQL_DROP_UNUSED, 1, values, SPI_OK_DELETE);
+	idem_run(SQL_ADD_SECRET, 3, types, values, NULL, SPI_OK_INSERT);
+	idem_run(SQL_SET_CURRENT, 3, types, values, NULL, SPI_OK_INSERT);
+	idem_run(SQL_DROP_UNUSED, 1, types, values, NULL, SPI_OK_DELETE);
 	idem_owner_leave(&caller);
 	SPI_finish();
 

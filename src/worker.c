@@ -84,10 +84,10 @@ fill_worker(BackgroundWorker *worker, const char *function, const char *type)
 	memset(worker, 0, sizeof(*worker));
 	worker->bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
 	worker->bgw_start_time = BgWorkerStart_RecoveryFinished;
-	strlcpy(worker->bgw_library_name, "idem_action", sizeof(worker->bgw_library_name));
-	strlcpy(worker->bgw_function_name, function, sizeof(worker->bgw_function_name));
-	strlcpy(worker->bgw_name, type, BGW_MAXLEN);
-	strlcpy(worker->bgw_type, type, BGW_MAXLEN);
+	snprintf(worker->bgw_library_name, sizeof(worker->bgw_library_name), "%s", "idem_action");
+	snprintf(worker->bgw_function_name, sizeof(worker->bgw_function_name), "%s", function);
+	snprintf(worker->bgw_name, BGW_MAXLEN, "%s", type);
+	snprintf(worker->bgw_type, BGW_MAXLEN, "%s", type);
 }
 
 /* only while shared_preload_libraries are loaded */
@@ -362,7 +362,7 @@ note_problem(IdemDatabase *database, const ErrorData *error)
 				(errcode(error->sqlerrcode),
 				 errmsg("idem_action maintenance failed: %s", error->message),
 				 errhint("It is tried again; worker_status shows the problem while it lasts.")));
-	strlcpy(database->problem, error->message, IDEM_MAX_PROBLEM);
+	snprintf(database->problem, IDEM_MAX_PROBLEM, "%s", error->message);
 	database->block = 0;
 	database->pass_walk = 0;
 	database->next_pass = GetCurrentTimestamp() +

@@ -48,7 +48,7 @@ FROM idem.idem_actions a WHERE idem.may_see(a.intent)
 UNION ALL
 SELECT a.claimed_at, a.action_id, a.scope, a.intent, a.key, a.generation, a.attempt,
 	CASE WHEN a.verifying THEN 'handed_out_to_verify' ELSE 'claimed' END, NULL, NULL, a.worker, NULL, NULL,
-	jsonb_strip_nulls(jsonb_build_object('lease_until', a.lease_until, 'begun', nullif(a.begun, false))), 0
+	jsonb_strip_nulls(jsonb_build_object('lease_until', a.lease_until, 'begun', nullif(a.begun, false))), 9223372036854775806
 FROM idem.idem_actions a WHERE a.claimed_at IS NOT NULL AND idem.may_see(a.intent)
 UNION ALL
 SELECT a.finished_at, a.action_id, a.scope, a.intent, a.key, a.generation, a.attempt,
@@ -57,7 +57,7 @@ SELECT a.finished_at, a.action_id, a.scope, a.intent, a.key, a.generation, a.att
 FROM idem.idem_actions a WHERE a.finished_at IS NOT NULL AND idem.may_see(a.intent);
 
 COMMENT ON VIEW idem.history IS 'the whole timeline of actions and rules; order by at, id';
-COMMENT ON COLUMN idem.history.id IS 'orders lines of the same instant; 0 and the highest number stand for lines told by the row itself';
+COMMENT ON COLUMN idem.history.id IS 'orders lines of the same instant; 0 and the two highest numbers stand for lines told by the row itself';
 COMMENT ON COLUMN idem.history.attempt IS 'the attempt that the line speaks of; 0 for none or for a claim the ledger never issued';
 COMMENT ON COLUMN idem.history.role IS 'the database role that made the call';
 COMMENT ON COLUMN idem.history.actor IS 'the person, as the application names them';

@@ -281,6 +281,10 @@ class Bench:
     def version(self):
         return command(self.bin / 'postgres', '--version', cwd=self.home).split()[2]
 
+    def quiet(self, **settings):
+        """A cluster in which nothing writes but the calls."""
+        return self.cluster('quiet', fsync='off', autovacuum='off', **{'idem_action.worker': 'off'}, **settings)
+
     def cluster(self, name, **settings):
         """The cluster of that name, started when first asked for."""
         if name not in self.clusters:

@@ -18,7 +18,7 @@ use warnings;
 use File::Basename qw(dirname);
 use JSON::PP;
 use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
+use PostgreSQL::Test::Utils qw(slurp_file);	# more would hide methods of Cluster
 use Test::More;
 
 use parent -norequire, 'PostgreSQL::Test::Cluster';
