@@ -139,6 +139,7 @@ change_access(FunctionCallInfo fcinfo, bool grant)
 	Oid			types[3] = {REGROLEOID, TEXTOID, TEXTOID};
 	Datum		values[3];
 	Oid			role;
+	bool		role_exists;
 	text	   *level;
 	IdemOwner	caller;
 	IdemEvent	line = {.event = grant ? "access_granted" : "access_revoked"};
@@ -150,7 +151,8 @@ change_access(FunctionCallInfo fcinfo, bool grant)
 				 errmsg("role and level must not be null")));
 	role = PG_GETARG_OID(0);
 	level = PG_GETARG_TEXT_PP(1);
-	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)))
+	role_exists = SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role));
+	if (grant && !role_exists)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("there is no such role")));
@@ -170,12 +172,15 @@ change_access(FunctionCallInfo fcinfo, bool grant)
 		idem_run(SQL_REMEMBER, 3, types, values, NULL, SPI_OK_INSERT);
 	else
 		idem_run(SQL_FORGET, 2, types, values, NULL, SPI_OK_DELETE);
-	run_listed(SQL_REVOKES, role);
-	run_listed(SQL_GRANTS, role);
+	if (role_exists)
+	{
+		run_listed(SQL_REVOKES, role);
+		run_listed(SQL_GRANTS, role);
+	}
 	idem_owner_leave(&caller);
 
 	idem_detail_start(&detail);
-	idem_detail_add(&detail, "role", GetUserNameFromId(role, false));
+	idem_detail_add(&detail, "role", role_exists ? GetUserNameFromId(role, false) : "dropped");
 	idem_detail_add_text(&detail, "level", level);
 	line.detail = idem_detail_end(&detail);
 	idem_ledger_append(&line);

@@ -42,7 +42,8 @@ idem_append_lines(const IdemAction *row, const IdemRequest *r, const IdemVerdict
 			.claim_id = v->lines[i].claim_id,
 			.attempt = v->lines[i].attempt,
 			.actor = v->lines[i].actor,
-			.worker = row->worker,
+			.generation = v->lines[i].generation,
+			.worker = v->lines[i].worker,
 			.detail = v->lines[i].detail,
 			.content = v->lines[i].content,
 		};

@@ -110,7 +110,7 @@ idem_cancel_held(IdemVerdict *v, const IdemRequest *r)
 		return;
 	}
 	v->after.cancel_requested = true;
-	decided(v, r, "cancelled");
+	decided(v, r, "cancel_requested");
 }
 
 void

@@ -34,30 +34,36 @@ idem_keep_success(IdemVerdict *v, const IdemRequest *r)
 		a->external_ref = r->external_ref;
 	if (r->result != NULL && !a->purged)
 		a->result = r->result;
-	if (r->result != NULL && a->purged)
-		v->note = "the result is not kept: the action's contents were purged or erased";
 }
 
-/* the action is done; "late" says that it came after the lease */
+/* what a success is told, at first and again */
+static void
+note_success(IdemVerdict *v, bool late)
+{
+	if (v->after.cancel_requested)
+		v->note = "the cancel came too late: the action had taken effect";
+	else if (late)
+		v->note = "accepted although the lease had ended: nobody had acted since";
+	v->accepted = true;
+}
+
+/*
+ * The action is done; "late" says that it came after the lease.  A success in
+ * time is told by the row alone, any other one by a line too.
+ */
 void
 idem_succeed(IdemVerdict *v, const IdemRequest *r, bool late)
 {
 	IdemAction *a = &v->after;
 	text	   *open_double = idem_double_open(a) ? a->reason : NULL;
 
-	if (a->cancel_requested)
-		v->note = "the cancel came too late: the action had taken effect";
-	else if (r->dropped != NULL)
-		v->note = r->dropped;
-	else if (late)
-		v->note = "accepted although the lease had ended: nobody had acted since";
+	note_success(v, late);
 	idem_keep_success(v, r);
 	a->error = NULL;
 	idem_to_final(a, IDEM_COMPLETED, r);
 	a->reason = open_double;
-	idem_end_claim(a, "succeeded");
+	idem_end_claim(a, late ? "succeeded_late" : r->searched ? "found" : "succeeded");
 	v->changes = true;
-	v->accepted = true;
 	if (late || r->searched)
 		idem_record_report(v, r);
 }
@@ -83,15 +89,17 @@ idem_complete_again(IdemVerdict *v, const IdemRequest *r)
 {
 	IdemAction *a = &v->after;
 
-	if (a->external_ref == NULL && r->external_ref != NULL && !idem_double_open(a))
+	if (a->external_ref == NULL && r->external_ref != NULL)
 	{
 		a->external_ref = r->external_ref;
 		v->changes = true;
-		v->accepted = true;
-		v->note = "the external reference was added";
 	}
-	else if (r->external_ref == NULL || idem_text_equal(a->external_ref, r->external_ref))
-		v->accepted = true;
+	if (r->external_ref == NULL || idem_text_equal(a->external_ref, r->external_ref))
+	{
+		note_success(v, idem_text_is(a->ended_by, "succeeded_late"));
+		if (v->changes)
+			v->note = "the external reference was added";
+	}
 	else
 		idem_second_result(v, r);
 }

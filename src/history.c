@@ -82,7 +82,8 @@ idem_ledger_append(const IdemEvent *event)
 	{
 		idem_put_uuid(v, n, EV_ACTION_ID, &event->action->action_id);
 		idem_put_pointer(v, n, EV_INTENT, event->action->intent);
-		v[EV_GENERATION] = Int32GetDatum(event->action->generation);
+		v[EV_GENERATION] = Int32GetDatum(event->generation > 0 ? event->generation :
+										 event->action->generation);
 		v[EV_ATTEMPT] = Int32GetDatum(event->attempt);
 		v[EV_DURING] = Int32GetDatum(event->action->attempt);
 		n[EV_GENERATION] = n[EV_ATTEMPT] = n[EV_DURING] = false;

@@ -128,6 +128,7 @@ typedef struct IdemEvent
 	const char *intent;			/* where action is NULL */
 	pg_uuid_t	claim_id;		/* of the attempt spoken of, or zero */
 	int32		attempt;
+	int32		generation;		/* 0: the action's */
 	text	   *actor;
 	text	   *worker;
 	text	   *source;

@@ -58,6 +58,7 @@
 
 #include "compat.h"
 #include "access/heapam.h"
+#include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "columns.h"
@@ -289,6 +290,24 @@ idem_violated_by(const IdemAction *a)
 	return NULL;
 }
 
+/* a value that would be read as an SQL NULL; never written from here */
+static bool
+has_stand_ins(const IdemAction *a, const bool *n)
+{
+	for (int col = COL_FIRST_CLAIMED_AT; col <= COL_FORGET_AFTER; col++)
+	{
+		const TimestampTz times[] = {
+			a->first_claimed_at, a->claimed_at, a->lease_until, a->due_at,
+			a->doubt_until, a->finished_at, a->purge_after, a->forget_after
+		};
+
+		if (!n[col] && times[col - COL_FIRST_CLAIMED_AT] == IDEM_NEVER)
+			return true;
+	}
+	return (!n[COL_CLAIM_ID] && idem_uuid_is_null(&a->claim_id)) ||
+		(!n[COL_CALL_ID] && idem_uuid_is_null(&a->call_id));
+}
+
 /* for the test that compares both lists: the first violated one of a row */
 Datum
 idem_violated_invariant(PG_FUNCTION_ARGS)
@@ -310,7 +329,7 @@ idem_violated_invariant(PG_FUNCTION_ARGS)
 	tuple.t_data = row;
 	heap_deform_tuple(&tuple, desc, v, n);
 	action_from_values(v, n, &action);
-	violated = idem_violated_by(&action);
+	violated = has_stand_ins(&action, n) ? "no_stand_ins" : idem_violated_by(&action);
 	ReleaseTupleDesc(desc);
 	if (violated == NULL)
 		PG_RETURN_NULL();
@@ -663,6 +682,17 @@ idem_ledger_check_visible(IdemLedger *ledger)
 		raise_unserializable();
 }
 
+/* whether the version last probed is locked by this transaction and no other */
+static bool
+locked_by_us(IdemLedger *ledger)
+{
+	HeapTupleHeader header = ExecFetchSlotHeapTuple(ledger->found, false, NULL)->t_data;
+
+	return HEAP_XMAX_IS_LOCKED_ONLY(header->t_infomask) &&
+		!(header->t_infomask & HEAP_XMAX_IS_MULTI) &&
+		TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetRawXmax(header));
+}
+
 /*
  * Replaces the version last probed by "after".  "before" is what was read.
  * With wait false an open holder makes it IDEM_BUSY, otherwise it is waited
@@ -685,7 +715,8 @@ idem_ledger_update(IdemLedger *ledger, const IdemAction *before,
 	ExecStoreVirtualTuple(slot);
 	written = write_result(table_tuple_update(ledger->actions.rel, &ledger->found->tts_tid,
 											  slot, GetCurrentCommandId(true), 0,
-											  SnapshotAny, InvalidSnapshot, wait,
+											  SnapshotAny, InvalidSnapshot,
+											  wait || locked_by_us(ledger),
 											  &failure, &lockmode, &update_indexes));
 	if (written != IDEM_WRITTEN)
 		return written;

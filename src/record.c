@@ -64,6 +64,8 @@ idem_add_line(IdemVerdict *v, const char *event, const pg_uuid_t *claim_id, int3
 	line->event = event;
 	line->claim_id = *claim_id;
 	line->attempt = attempt;
+	line->generation = v->generation;
+	line->worker = v->worker;
 	return line;
 }
 
@@ -231,7 +233,10 @@ idem_is_decision(const IdemPast *past)
 static bool
 same_decision(const IdemPast *past, const IdemAction *a, const IdemRequest *r)
 {
-	if (!idem_is_decision(past) || strcmp(past->event, decision_event(r)) != 0 ||
+	bool		same_event = strcmp(past->event, decision_event(r)) == 0 ||
+		(r->call == IDEM_CALL_CANCEL && strcmp(past->event, "cancel_requested") == 0);
+
+	if (!idem_is_decision(past) || !same_event ||
 		strcmp(past->role, r->role) != 0 ||
 		!same_string(past->actor, string_or_null(r->actor)))
 		return false;
@@ -281,7 +286,8 @@ idem_heard_since_hand_out(const IdemAction *a, const IdemRequest *r)
 	return false;
 }
 
-/* whether a person has decided since the last hand-out */
+/* whether a person has said since the last hand-out what became of the action;
+ * the wish to cancel it says nothing of that */
 bool
 idem_decided_since_hand_out(const IdemAction *a, const IdemRequest *r)
 {
@@ -291,7 +297,8 @@ idem_decided_since_hand_out(const IdemAction *a, const IdemRequest *r)
 	{
 		IdemPast   *past = lfirst(lc);
 
-		if (past->generation == a->generation && past->during == a->attempt && idem_is_decision(past))
+		if (past->generation == a->generation && past->during == a->attempt &&
+			idem_is_decision(past) && strcmp(past->event, "cancel_requested") != 0)
 			return true;
 	}
 	return false;

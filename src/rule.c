@@ -455,13 +455,29 @@ role_arg(FunctionCallInfo fcinfo, int n, const char *name)
 	return PG_GETARG_OID(n);
 }
 
+/* on the calendar, whenever an action ends: months and years differ in length */
+static bool
+key_outlives_content(const IdemRule *rule)
+{
+	for (int month = 0; month < 48; month++)
+	{
+		IdemAction	action;
+		Interval	offset = {.month = month};
+
+		action.finished_at =
+			DatumGetTimestamp(DirectFunctionCall2(timestamp_pl_interval, TimestampGetDatum(0),
+												  IntervalPGetDatum(&offset)));
+		idem_rule_start_retention(rule, &action);
+		if (action.forget_after < action.purge_after)
+			return false;
+	}
+	return true;
+}
+
 /* the settings as given, every bound checked */
 static void
 rule_from_args(FunctionCallInfo fcinfo, IdemRule *rule)
 {
-	int64		content_usec;
-	int64		key_usec;
-
 	*rule = defaults;
 	rule->intent = sentence_arg(fcinfo, RULE_INTENT, "intent", NULL);
 	idem_check_intent(strlen(rule->intent));
@@ -491,16 +507,14 @@ rule_from_args(FunctionCallInfo fcinfo, IdemRule *rule)
 	rule->max_failures = count_arg(fcinfo, RULE_MAX_FAILURES, "max_failures", defaults.max_failures);
 	rule->retry_delay = duration_arg(fcinfo, RULE_RETRY_DELAY, "retry_delay", defaults.retry_delay, false);
 
-	content_usec = duration_arg(fcinfo, RULE_KEEP_CONTENT, "keep_content",
-								defaults.keep_content.day * USECS_PER_DAY, false);
-	key_usec = duration_arg(fcinfo, RULE_KEEP_KEY, "keep_key",
-							defaults.keep_key.day * USECS_PER_DAY, true);
-	if (key_usec < content_usec)
-		bad_setting("keep_key", "at least as long as keep_content: a key outlives its contents");
+	(void) duration_arg(fcinfo, RULE_KEEP_CONTENT, "keep_content", 0, false);
+	(void) duration_arg(fcinfo, RULE_KEEP_KEY, "keep_key", 0, true);
 	if (!PG_ARGISNULL(RULE_KEEP_CONTENT))
 		rule->keep_content = *PG_GETARG_INTERVAL_P(RULE_KEEP_CONTENT);
 	if (!PG_ARGISNULL(RULE_KEEP_KEY))
 		rule->keep_key = *PG_GETARG_INTERVAL_P(RULE_KEEP_KEY);
+	if (!key_outlives_content(rule))
+		bad_setting("keep_key", "at least as long as keep_content: a key outlives its contents");
 
 	rule->requires_approval = idem_arg_bool(fcinfo, RULE_REQUIRES_APPROVAL, false);
 	rule->scoped = idem_arg_bool(fcinfo, RULE_SCOPED, false);

@@ -19,10 +19,11 @@
  * only a success, a search that found nothing, or a person clears it.  What
  * follows from doubt is idem_judge(), "the doubt list", and nothing else.
  *
- * ended_by tells how the last claim ended: succeeded, failed_none,
- * failed_unknown, failed_refused, released, searched (the search was
- * inconclusive, or made the action free for others), expired (its lease ended
- * without a report) or search_expired (the same of a verify hand-out).
+ * ended_by tells how the last claim ended: succeeded, succeeded_late (after its
+ * lease), found (by its search), failed_none, failed_unknown, failed_refused,
+ * released, searched (the search was inconclusive, or made the action free for
+ * others), expired (its lease ended without a report) or search_expired (the
+ * same of a verify hand-out).
  *
  * Copyright (c) 2026, idem_action contributors
  *
@@ -352,7 +353,7 @@ is_plain(const IdemAction *a, const IdemRequest *r, Situation situation, Arrival
 {
 	if (situation == HELD || situation == LAPSED)
 		return arrival <= RELEASE || (arrival == SEARCHED && a->verifying);
-	return situation == COMPLETED && arrival == SUCCESS && !idem_double_open(a) &&
+	return situation == COMPLETED && arrival == SUCCESS &&
 		(r->external_ref == NULL || a->external_ref == NULL ||
 		 idem_text_equal(a->external_ref, r->external_ref));
 }
@@ -413,6 +414,8 @@ settled_by_past(IdemVerdict *v, const IdemRequest *r, Arrival arrival)
 		const IdemPast *past = idem_past_of_claim(r);
 
 		v->attempt = past != NULL ? past->attempt : 0;
+		v->generation = past != NULL ? past->generation : v->after.generation;
+		v->worker = past != NULL && past->worker != NULL ? cstring_to_text(past->worker) : NULL;
 		if (past != NULL && past->generation < v->after.generation)
 		{
 			idem_evidence(v, r);
@@ -422,12 +425,8 @@ settled_by_past(IdemVerdict *v, const IdemRequest *r, Arrival arrival)
 	return false;
 }
 
-/*
- * What the request does to the action.  The verdict's texts point into both,
- * or are newly allocated.
- */
-void
-idem_decide(const IdemAction *action, const IdemRequest *r, IdemVerdict *v)
+static void
+decide(const IdemAction *action, const IdemRequest *r, IdemVerdict *v)
 {
 	Situation	situation = situation_of(action, r);
 	Arrival		arrival = arrival_of(action, r);
@@ -435,6 +434,8 @@ idem_decide(const IdemAction *action, const IdemRequest *r, IdemVerdict *v)
 	memset(v, 0, sizeof(*v));
 	v->after = *action;
 	v->attempt = action->attempt;
+	v->generation = action->generation;
+	v->worker = action->worker;
 	v->queued = action->due_at != IDEM_NEVER;
 
 	if (IDEM_IS_CLAIM(r->call))
@@ -477,6 +478,31 @@ idem_decide(const IdemAction *action, const IdemRequest *r, IdemVerdict *v)
 	}
 	if (v->changes && r->call != IDEM_CALL_EXTEND)
 		v->after.revision++;
+}
+
+/* the answer to a report also says what of it was not kept */
+static void
+note_dropped(IdemVerdict *v, const IdemRequest *r)
+{
+	const char *dropped = r->dropped;
+
+	if (r->call != IDEM_CALL_COMPLETE)
+		return;
+	if (r->result != NULL && v->after.purged)
+		dropped = "the result is not kept: the action's contents were purged or erased";
+	if (dropped != NULL)
+		v->note = v->note == NULL ? dropped : psprintf("%s; %s", v->note, dropped);
+}
+
+/*
+ * What the request does to the action.  The verdict's texts point into both,
+ * or are newly allocated.
+ */
+void
+idem_decide(const IdemAction *action, const IdemRequest *r, IdemVerdict *v)
+{
+	decide(action, r, v);
+	note_dropped(v, r);
 }
 
 /* the row that a first arrival makes, not yet handed out */

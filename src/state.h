@@ -131,7 +131,9 @@ typedef struct IdemLine
 	const char *event;
 	pg_uuid_t	claim_id;
 	int32		attempt;
+	int32		generation;
 	text	   *actor;
+	text	   *worker;
 	Jsonb	   *detail;
 	Jsonb	   *content;
 } IdemLine;
@@ -145,7 +147,9 @@ typedef struct IdemVerdict
 	int			nlines;
 	bool		erases;			/* contents go from the history too */
 	bool		queued;			/* the action came from the queue */
-	int32		attempt;		/* the one the request speaks of */
+	int32		attempt;		/* the one the request speaks of, */
+	int32		generation;		/* its generation, */
+	text	   *worker;			/* and who had it */
 	IdemOutcome outcome;		/* of a claim */
 	bool		kept_draft;		/* a claim's own draft was not taken */
 	bool		accepted;		/* a report counts */

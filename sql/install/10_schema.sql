@@ -56,6 +56,10 @@ CREATE TABLE idem.idem_actions (
 	error				text,
 	CONSTRAINT idem_actions_pkey PRIMARY KEY (action_id),
 	CONSTRAINT state_known CHECK (state = ANY (ARRAY['pending', 'in_progress', 'completed', 'failed', 'needs_attention', 'cancelled'])),
+	CONSTRAINT no_stand_ins CHECK ('-infinity' <> ALL (ARRAY[
+			coalesce(first_claimed_at, 'infinity'), coalesce(claimed_at, 'infinity'), coalesce(lease_until, 'infinity'), coalesce(due_at, 'infinity'),
+			coalesce(doubt_until, 'infinity'), coalesce(finished_at, 'infinity'), coalesce(purge_after, 'infinity'), coalesce(forget_after, 'infinity')])
+		AND claim_id IS DISTINCT FROM '00000000-0000-0000-0000-000000000000' AND call_id IS DISTINCT FROM '00000000-0000-0000-0000-000000000000'),
 	CONSTRAINT counters_in_range CHECK (revision >= 1 AND generation >= 1
 		AND attempt >= 0 AND lost >= 0 AND failures >= 0),
 	CONSTRAINT key_or_secret CHECK (key IS NOT NULL OR secret_id IS NOT NULL),
@@ -92,7 +96,7 @@ COMMENT ON COLUMN idem.idem_actions.purged IS 'the contents are gone, by retenti
 COMMENT ON COLUMN idem.idem_actions.due_at IS 'when the queue offers the action next; of a claim that came from the queue, the end of its lease';
 COMMENT ON COLUMN idem.idem_actions.doubt_until IS 'last moment at which the doubtful attempt could have acted';
 COMMENT ON COLUMN idem.idem_actions.claim_id IS 'fencing token of the last claim, kept after it ended';
-COMMENT ON COLUMN idem.idem_actions.ended_by IS 'how the last claim ended: succeeded, failed_none, failed_unknown, failed_refused, released or expired';
+COMMENT ON COLUMN idem.idem_actions.ended_by IS 'how the last claim ended: succeeded, succeeded_late, found, failed_none, failed_unknown, failed_refused, released, searched, expired or search_expired';
 COMMENT ON COLUMN idem.idem_actions.params_digest IS 'fingerprint of the canonical params';
 COMMENT ON COLUMN idem.idem_actions.secret_id IS 'secret under which the key or fields of params were digested; NULL where nothing is confidential';
 

@@ -54,7 +54,7 @@ UNION ALL
 SELECT a.finished_at, a.action_id, a.scope, a.intent, a.key, a.generation, a.attempt,
 	a.state, NULL, NULL, a.worker, NULL, NULL,
 	jsonb_strip_nulls(jsonb_build_object('external_ref', a.external_ref, 'error', a.error)), 9223372036854775807
-FROM idem.idem_actions a WHERE a.finished_at IS NOT NULL AND idem.may_see(a.intent);
+FROM idem.idem_actions a WHERE a.state = 'completed' AND coalesce(a.ended_by, 'succeeded') = 'succeeded' AND idem.may_see(a.intent);
 
 COMMENT ON VIEW idem.history IS 'the whole timeline of actions and rules; order by at, id';
 COMMENT ON COLUMN idem.history.id IS 'orders lines of the same instant; 0 and the two highest numbers stand for lines told by the row itself';
