@@ -36,7 +36,7 @@ idem_append_lines(const IdemAction *row, const IdemRequest *r, const IdemVerdict
 	for (int i = 0; i < v->nlines; i++)
 	{
 		IdemEvent	event = {
-			.at = r->now,
+			.at = v->lines[i].at != 0 ? v->lines[i].at : r->now,
 			.event = v->lines[i].event,
 			.action = row,
 			.claim_id = v->lines[i].claim_id,

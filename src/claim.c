@@ -232,6 +232,7 @@ idem_claim_action(PG_FUNCTION_ARGS)
 	idem_request_check_call_id(&r);
 
 	ledger = claim_waiting(&r, wait, &t);
+	idem_count_repeat(&r, &t.verdict, t.known);
 	if (t.verdict.outcome == IDEM_MISMATCH)
 		idem_raise_mismatch(&t.row, &r);
 	idem_answer(&answer, &r, &t.verdict, t.known);
@@ -281,6 +282,7 @@ idem_claim_actions(PG_FUNCTION_ARGS)
 		if (i > 0 && idem_uuid_equal(&item[-1].action_id, &item->action_id))
 			memset(&r->call_id, 0, sizeof(r->call_id));
 		claim_once(ledger, r, &t);
+		idem_count_repeat(r, &t.verdict, t.known);
 		idem_answer(&answer, r, &t.verdict, t.known);
 		idem_row_answer(&memory);
 		batch.tuples[item->position] = idem_claim_tuple(rsinfo->setDesc, &answer);

@@ -88,35 +88,63 @@ quoted_reason(const char *value)
 	return value != NULL ? psprintf(": %s", value) : "";
 }
 
-/* one line of the history */
+/* "attempt 2", and of which generation where there is more than one */
+static const char *
+attempt_name(int attempt, int generation, const IdemAction *row)
+{
+	if (row->generation == 1)
+		return psprintf("attempt %d", attempt);
+	return psprintf("attempt %d of generation %d", attempt, generation);
+}
+
+/* what an attempt whose lease ended may have done */
+static const char *
+expiry_meaning(Jsonb *detail)
+{
+	if (idem_detail_bool(detail, "verifying"))
+		return "it was searching, not acting";
+	if (!idem_detail_bool(detail, "marked"))
+		return "nobody knows whether it acted";
+	if (idem_detail_bool(detail, "begun"))
+		return "it had said that it acts";
+	return "it had not said that it acts, so it did nothing";
+}
+
+/* one line of the history; an ended attempt's line also tells its hand-out */
 static void
-tell_past(Story *story, const IdemPast *past)
+tell_past(Story *story, const IdemPast *past, const IdemAction *row, bool hand_out)
 {
 	char	   *at = pstrdup(timestamptz_to_str(past->at));
 	const char *who = past->actor != NULL ? past->actor : past->role;
+	const char *attempt = attempt_name(past->attempt, past->generation, row);
+	char	   *claimed_at = idem_detail_string(past->detail, "claimed_at");
 	char	   *ref = idem_detail_string(past->detail, "external_ref");
+	char	   *found = idem_detail_string(past->detail, "found");
 	const char *with_ref = ref != NULL ? psprintf(" with reference %s", ref) : "";
 	const char *why = quoted_reason(idem_detail_string(past->detail, "reason"));
 	const char *kept = idem_detail_bool(past->detail, "accepted") ? "" :
 		"; it came too late and is kept as evidence";
 
+	if (hand_out && claimed_at != NULL)
+		tell(story, "%s: %s was handed out%s%s.", claimed_at, attempt, by_worker(past->worker),
+			 idem_detail_bool(past->detail, "verifying") ? ", to search first" : "");
 	if (strcmp(past->event, "expired") == 0)
-		tell(story, "%s: the lease of attempt %d%s ended without a report; %s.", at, past->attempt,
-			 by_worker(past->worker),
-			 idem_detail_bool(past->detail, "verifying") ? "it was searching, not acting" :
-			 idem_detail_bool(past->detail, "begun") ? "it had said that it acts" :
-			 "it had not said that it acts");
+		tell(story, "%s: the lease of %s%s ended without a report; %s.",
+			 idem_detail_string(past->detail, "lease_until"), attempt,
+			 by_worker(past->worker), expiry_meaning(past->detail));
 	else if (strcmp(past->event, "failed") == 0)
-		tell(story, "%s: attempt %d failed, effect %s%s%s.", at, past->attempt,
+		tell(story, "%s: %s failed, effect %s%s%s.", at, attempt,
 			 idem_detail_string(past->detail, "effect"),
 			 quoted_reason(idem_detail_string(past->detail, "error")), kept);
 	else if (strcmp(past->event, "released") == 0)
-		tell(story, "%s: attempt %d gave its claim back, having done nothing%s%s.", at, past->attempt, why, kept);
-	else if (strcmp(past->event, "searched") == 0)
-		tell(story, "%s: attempt %d searched outside: found %s%s%s.", at, past->attempt,
-			 idem_detail_string(past->detail, "found"), why, kept);
+		tell(story, "%s: %s gave its claim back, having done nothing%s%s.", at, attempt, why, kept);
+	else if (found != NULL)
+		tell(story, "%s: %s searched outside: %s%s%s%s.", at, attempt,
+			 strcmp(found, "yes") == 0 ? "found it" :
+			 strcmp(found, "no") == 0 ? "not there" : "cannot tell",
+			 with_ref, why, kept);
 	else if (strcmp(past->event, "succeeded") == 0)
-		tell(story, "%s: attempt %d reported success%s%s.", at, past->attempt, with_ref, kept);
+		tell(story, "%s: %s reported success%s%s.", at, attempt, with_ref, kept);
 	else if (strcmp(past->event, "resolved") == 0)
 		tell(story, "%s: %s decided \"%s\"%s%s.", at, who,
 			 idem_detail_string(past->detail, "decision"), with_ref, why);
@@ -133,9 +161,9 @@ tell_last_attempt(Story *story, const IdemAction *a, TimestampTz now)
 	if (a->claimed_at == IDEM_NEVER)
 		return;
 	claimed = pstrdup(timestamptz_to_str(a->claimed_at));
-	tell(story, "%s: attempt %d was handed out%s%s%s.", claimed, a->attempt,
+	tell(story, "%s: %s was handed out%s%s%s.", claimed, attempt_name(a->attempt, a->generation, a),
 		 by_worker(a->worker != NULL ? text_to_cstring(a->worker) : NULL),
-		 a->verifying ? ", to search first" : "",
+		 a->verifying || idem_text_is(a->ended_by, "found") ? ", to search first" : "",
 		 a->begun ? "; it said that it acts" : "");
 	if (a->state == IDEM_IN_PROGRESS)
 		tell(story, "%s: its lease %s.", pstrdup(timestamptz_to_str(a->lease_until)),
@@ -252,7 +280,7 @@ idem_explain_action(PG_FUNCTION_ARGS)
 			tell_last_attempt(&story, &row, now);
 			told = true;
 		}
-		tell_past(&story, past);
+		tell_past(&story, past, &row, !told);
 	}
 	if (!told)
 		tell_last_attempt(&story, &row, now);

@@ -155,6 +155,7 @@ idem_enqueue_action(PG_FUNCTION_ARGS)
 	refuse_confidential(&r);
 	idem_request_identify(&r);
 	enqueue(ledger, &r, &row, &v, &known);
+	idem_count_repeat(&r, &v, known);
 	if (v.outcome == IDEM_MISMATCH)
 		idem_raise_mismatch(&row, &r);
 	idem_answer(&answer, &r, &v, known);
@@ -197,6 +198,7 @@ idem_enqueue_actions(PG_FUNCTION_ARGS)
 
 		idem_row_next(&memory);
 		enqueue(ledger, r, &row, &v, &known);
+		idem_count_repeat(r, &v, known);
 		idem_answer(&answer, r, &v, known);
 		idem_row_answer(&memory);
 		batch.tuples[position] = idem_claim_tuple(rsinfo->setDesc, &answer);

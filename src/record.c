@@ -104,6 +104,10 @@ idem_record_report(IdemVerdict *v, const IdemRequest *r)
 	}
 	if (r->call == IDEM_CALL_COMPLETE && idem_double_open(&v->after))
 		idem_detail_add_text(&d, "first_external_ref", v->after.external_ref);
+	/* the row will tell the hand-out of the next attempt */
+	if (v->accepted && v->after.claimed_at != IDEM_NEVER && v->after.state != IDEM_IN_PROGRESS &&
+		v->after.state != IDEM_COMPLETED)
+		idem_detail_add(&d, "claimed_at", timestamptz_to_str(v->after.claimed_at));
 	idem_detail_add_bool(&d, "accepted", v->accepted);
 	idem_detail_add(&d, "note", v->note);
 	line->detail = idem_detail_end(&d);
@@ -117,6 +121,8 @@ idem_record_expiry(IdemVerdict *v, const IdemAction *before)
 	StringInfoData d;
 
 	idem_detail_start(&d);
+	idem_detail_add(&d, "claimed_at", timestamptz_to_str(before->claimed_at));
+	idem_detail_add_bool(&d, "marked", before->marked);
 	idem_detail_add_bool(&d, "begun", before->begun);
 	idem_detail_add_bool(&d, "verifying", before->verifying);
 	idem_detail_add(&d, "lease_until", timestamptz_to_str(before->lease_until));

@@ -380,6 +380,14 @@ idem_request_identify_batch(IdemBatchArgs *batch, const IdemRequest *common)
 	idem_batch_sort(batch->items, batch->n);
 }
 
+/* a delivery that met an action already known, or somebody's open transaction */
+void
+idem_count_repeat(const IdemRequest *r, const IdemVerdict *v, bool known)
+{
+	if ((known || v->outcome == IDEM_CONTENDED) && !v->changes)
+		idem_stats_count(&r->action_id, r->intent, r->source, r->event_id, v->outcome);
+}
+
 /*
  * What the verdict on a claim answers.  "known" says that the ledger had the
  * row before; the answer points into the verdict.
@@ -388,8 +396,6 @@ void
 idem_answer(IdemAnswer *answer, const IdemRequest *r, const IdemVerdict *v, bool known)
 {
 	memset(answer, 0, sizeof(*answer));
-	if (IDEM_IS_CLAIM(r->call) && (known || v->outcome == IDEM_CONTENDED) && !v->changes)
-		idem_stats_count(&r->action_id, r->intent, r->source, r->event_id, v->outcome);
 	answer->outcome = v->outcome;
 	answer->now = r->now;
 	answer->lease = r->rule->lease;

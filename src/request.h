@@ -62,6 +62,7 @@ extern void idem_request_batch(FunctionCallInfo fcinfo, const IdemRequest *commo
 
 extern void idem_check_identity(const IdemAction *action, const IdemRequest *r);
 extern void idem_raise_mismatch(const IdemAction *action, const IdemRequest *r);
+extern void idem_count_repeat(const IdemRequest *r, const IdemVerdict *v, bool known);
 extern void idem_answer(IdemAnswer *answer, const IdemRequest *r, const IdemVerdict *v,
 						bool known);
 extern Datum idem_claim_datum(FunctionCallInfo fcinfo, const IdemAnswer *answer);

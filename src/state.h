@@ -128,6 +128,7 @@ typedef enum IdemProblem
 /* a line for the history */
 typedef struct IdemLine
 {
+	TimestampTz at;				/* 0: when it was decided */
 	const char *event;
 	pg_uuid_t	claim_id;
 	int32		attempt;

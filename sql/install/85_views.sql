@@ -33,14 +33,22 @@ COMMENT ON COLUMN idem.actions.failures IS 'attempts that surely did nothing';
 COMMENT ON COLUMN idem.actions.provider_key IS 'what a search outside looks for';
 
 /*
- * One timeline out of two sources: what happened before is in idem_events, how
- * the last attempt began and the action ended in its row.  Order by at, id.
+ * One timeline out of two sources: what happened before is in idem_events (the
+ * line of an ended attempt also knows when it was handed out), how the last
+ * attempt began and the action ended in its row.  Order by at, id.
  */
 CREATE VIEW idem.history WITH (security_barrier) AS
 SELECT e.at, e.action_id, a.scope, e.intent, a.key, e.generation, e.attempt,
 	e.event, e.role, e.actor, e.worker, e.source, e.event_id, e.detail, e.id
 FROM idem.idem_events e LEFT JOIN idem.idem_actions a ON a.action_id = e.action_id
 WHERE e.intent IS NULL OR e.intent = '' OR idem.may_see(e.intent)
+UNION ALL
+SELECT (e.detail ->> 'claimed_at')::timestamptz, e.action_id, a.scope, e.intent, a.key, e.generation, e.attempt,
+	CASE WHEN (e.detail ->> 'verifying')::boolean THEN 'handed_out_to_verify' ELSE 'claimed' END,
+	NULL, NULL, e.worker, NULL, NULL, NULL, e.id - 1
+FROM idem.idem_events e JOIN idem.idem_actions a ON a.action_id = e.action_id
+WHERE e.detail ? 'claimed_at' AND (e.generation, e.attempt) IS DISTINCT FROM (a.generation, a.attempt)
+	AND idem.may_see(e.intent)
 UNION ALL
 SELECT a.created_at, a.action_id, a.scope, a.intent, a.key, 1, 0,
 	'recorded', NULL, NULL, NULL, a.source, a.event_id, NULL, 0
@@ -91,7 +99,7 @@ SELECT a.action_id, a.scope, a.intent, a.key, a.source, a.event_id, a.reason,
 		format('SELECT idem.resolve_action(%L, ''happened'', ''how you know'', %s); or ''not_happened''; or ''cancel''.', a.action_id, a.revision)
 	END
 	|| CASE WHEN a.event_id IS NULL THEN '' ELSE
-		format(' Then replay event %s%s.', a.event_id, coalesce(' of ' || a.source, '')) END AS advice
+		format(' Then, if it was claimed and not enqueued, replay event %s%s.', a.event_id, coalesce(' of ' || a.source, '')) END AS advice
 FROM idem.idem_actions a
 	LEFT JOIN idem.idem_rules r ON r.intent = a.intent
 	LEFT JOIN LATERAL (SELECT max(at) AS at FROM idem.idem_events e WHERE e.action_id = a.action_id) e ON true

@@ -23,7 +23,7 @@ use Test::More;
 
 use parent -norequire, 'PostgreSQL::Test::Cluster';
 
-my $json = JSON::PP->new->allow_nonref->canonical;
+my $json = JSON::PP->new->allow_nonref->canonical->boolean_values(0, 1);
 
 # A started node with the extension in database postgres.  Parameters: conf,
 # more settings; init, a list for Cluster's init; extension => 0 to create none.
@@ -87,6 +87,47 @@ sub claim
 	return scalar $self->call('claim_action', %arg);
 }
 
+# The same as call, as SQL for a session, and its answer read again.
+sub call_sql
+{
+	my ($self, $function, %arg) = @_;
+	return "SELECT to_json(r) FROM idem.$function(" . arguments(%arg) . ') r';
+}
+
+sub decode
+{
+	my ($self, $answer) = @_;
+	my @row = map { $json->decode($_) } grep { /\S/ } split /\n/, $answer;
+
+	return wantarray ? @row : $row[0];
+}
+
+sub call_in
+{
+	my ($self, $session, $function, %arg) = @_;
+	return $self->decode($session->query_safe($self->call_sql($function, %arg)));
+}
+
+# What has ended its lease without a word: as if the time had passed.
+sub lapse
+{
+	my ($self, $key) = @_;
+	$self->safe_psql('postgres',
+		"UPDATE idem.idem_actions SET lease_until = clock_timestamp() - interval '1 second' "
+		  . "WHERE state = 'in_progress' AND key = " . literal($key));
+	return;
+}
+
+# Lets time pass, for tests of nothing but time: leases, and what runs beside.
+sub pass_time
+{
+	my ($self, $seconds) = @_;
+	my $then = $self->safe_psql('postgres', "SELECT clock_timestamp() + interval '$seconds seconds'");
+
+	$self->poll_query_until('postgres', "SELECT clock_timestamp() >= '$then'") or die "time stands still";
+	return;
+}
+
 # A rule about which a test needs to say only what it is about.
 sub rule
 {
@@ -136,15 +177,32 @@ sub wait_until_blocked
 	return;
 }
 
-# The client dies without a word, as when its machine loses power.
-sub kill_client
+# The client dies without a word, as when its machine loses power.  Its backend
+# goes on with what it was sent, and notices when it answers.
+sub cut
 {
 	my ($self, $session) = @_;
-	my $gone = "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $session->{backend}";
 
 	kill 'KILL', map { $_->{PID} // () } @{ $session->{run}{KIDS} };
 	$session->{run}->finish;
-	$self->poll_query_until('postgres', $gone) or die "backend did not end";
+	return;
+}
+
+sub wait_until_gone
+{
+	my ($self, $session) = @_;
+	$self->poll_query_until('postgres',
+		"SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $session->{backend}")
+	  or die "backend did not end";
+	return;
+}
+
+sub kill_client
+{
+	my ($self, $session) = @_;
+
+	$self->cut($session);
+	$self->wait_until_gone($session);
 	return;
 }
 

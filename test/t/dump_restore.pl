@@ -1,0 +1,137 @@
+# Copyright (c) 2026, idem_action contributors
+
+# The ledger goes through pg_dump and pg_restore in every format.
+#
+# Protects: after a restore old keys are repeats, whoever held a claim still
+# holds it, new keys are claimed, and numbers go on where they stood.
+#
+# Rows: CASES 5; REQUIREMENTS A26 (dump and restore), A29 (provider key).
+
+use strict;
+use warnings;
+
+use IdemAction;
+use Test::More;
+
+my $node = IdemAction->node('main', conf => "autovacuum = off\nlog_statement = none");
+my $dir = $node->basedir;
+
+$node->rule('act', lease => '1 day', retry_delay => '0', keep_content => '10 days');
+$node->rule('repeat', lease => '1 day', retry_delay => '0', on_uncertain => 'repeat', marks_effect => 't');
+
+# 2000 actions in all states, with contents that a dump has to quote
+$node->safe_psql(
+	'postgres', q{
+	CREATE TEMP TABLE claims AS
+	SELECT row_number() OVER () AS n, c.* FROM generate_series(1, 2000) g,
+		idem.claim_action('k-' || g || E'-\u00e9\t\\\\''"', CASE WHEN g % 2 = 0 THEN 'act' ELSE 'repeat' END,
+			jsonb_build_object('n', g, 'text', E'\\ " \n'), jsonb_build_object('draft', g), scope => CASE g % 5 WHEN 0 THEN 'tenant' ELSE '' END,
+			worker => 'w' || g % 7, source => 'queue', event_id => 'e' || g, call_id => gen_random_uuid()) c;
+	SELECT count(idem.begin_effect(action_id, claim_id)) FROM claims WHERE n % 10 = 1;
+	SELECT count(*) FROM claims, idem.complete_action(action_id, claim_id, 'ref ' || n, jsonb_build_object('r', n)) r WHERE n % 10 IN (2, 3, 4);
+	SELECT count(*) FROM claims, idem.fail_action(action_id, claim_id, E'not\tsent', 'none') r WHERE n % 10 IN (5, 6);
+	SELECT count(*) FROM claims, idem.fail_action(action_id, claim_id, 'timeout') r WHERE n % 10 IN (0, 7);
+	SELECT count(*) FROM claims, idem.fail_action(action_id, claim_id, 'no', 'refused') r WHERE n % 10 = 8;
+	SELECT count(*) FROM claims, idem.complete_action(action_id, claim_id, 'another') r WHERE n % 20 = 2;
+});
+
+my @tables = split /\n/, $node->safe_psql(
+	'postgres', q{
+	SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'idem'::regnamespace AND c.relkind = 'r' ORDER BY 1});
+cmp_ok(scalar(@tables), '>=', 6, 'the tables of the ledger');
+
+# The row about the system is each database's own
+sub content
+{
+	my ($database) = @_;
+	return join "\n", map
+	{
+		my $except = $_ eq 'idem_state' ? q{WHERE kind <> 'system'} : '';
+		$node->safe_psql($database, "SELECT '$_', count(*), md5(string_agg(t::text, ',' ORDER BY t::text)) FROM idem.$_ t $except")
+	} @tables;
+}
+
+my $content = content('postgres');
+my $events = $node->safe_psql('postgres', 'SELECT max(id) FROM idem.idem_events');
+cmp_ok($node->safe_psql('postgres', 'SELECT count(DISTINCT state) FROM idem.idem_actions'), '>=', 5, 'actions in every state');
+
+my $schema = $node->safe_psql('postgres', q{SELECT count(*) FROM pg_depend WHERE refobjid = (SELECT oid FROM pg_extension WHERE extname = 'idem_action')});
+
+my %restore = (
+	plain => sub {
+		$node->command_ok([ 'pg_dump', '--format=plain', "--file=$dir/plain.sql", 'postgres' ], 'plain: dumped');
+		$node->command_ok([ 'psql', '-Xqv', 'ON_ERROR_STOP=1', '-d', 'plain', '-f', "$dir/plain.sql" ], 'plain: restored');
+	},
+	custom => sub {
+		$node->command_ok([ 'pg_dump', '--format=custom', "--file=$dir/custom", 'postgres' ], 'custom: dumped');
+		$node->command_ok([ 'pg_restore', '--exit-on-error', '-d', 'custom', "$dir/custom" ], 'custom: restored');
+	},
+	directory => sub {
+		$node->command_ok([ 'pg_dump', '--format=directory', '--jobs=2', "--file=$dir/directory", 'postgres' ], 'directory: dumped');
+		$node->command_ok([ 'pg_restore', '--exit-on-error', '--jobs=2', '-d', 'directory', "$dir/directory" ], 'directory: restored');
+	},
+	data_only => sub {
+		$node->command_ok([ 'pg_dump', '--data-only', "--file=$dir/data.sql", 'postgres' ], 'data only: dumped');
+		$node->safe_psql('data_only', 'CREATE EXTENSION idem_action');
+		$node->command_ok([ 'psql', '-Xqv', 'ON_ERROR_STOP=1', '-d', 'data_only', '-f', "$dir/data.sql" ], 'data only: restored');
+	});
+
+foreach my $format (sort keys %restore)
+{
+	my $name = "CASES 5: $format";
+
+	$node->safe_psql('postgres', "CREATE DATABASE $format TEMPLATE template0");
+	$restore{$format}->();
+	is(content($format), $content, "$name: the tables hold the same");
+	is( $node->safe_psql($format, q{SELECT count(*) FROM pg_depend WHERE refobjid = (SELECT oid FROM pg_extension WHERE extname = 'idem_action')}),
+		$schema,
+		"$name: the extension is whole");
+
+	# the claims of before, asked for again
+	$node->safe_psql(
+		$format, q{
+		CREATE TABLE again AS
+		SELECT a.action_id, c.granted, c.outcome, c.repeat, c.external_ref, c.result, c.provider_key, a.state AS was, a.external_ref AS ref, a.attempt AS was_attempt, c.attempt
+		FROM (SELECT * FROM idem.idem_actions OFFSET 0) a, idem.claim_action(a.key, a.intent, a.params, scope => a.scope) c});
+	is( $node->safe_psql($format, q{SELECT count(*), count(*) FILTER (WHERE repeat) FROM again}),
+		'2000|2000',
+		"$name: all 2000 are repeats");
+	is( $node->safe_psql($format, q{SELECT was, outcome, granted, count(*) FROM again GROUP BY was, outcome, granted ORDER BY was, outcome}),
+		$node->safe_psql('postgres', q{SELECT state, CASE state WHEN 'pending' THEN 'claimed' ELSE state END, state = 'pending', count(*)
+			FROM idem.idem_actions GROUP BY state ORDER BY 1}),
+		"$name: each is answered by its state, and only what is due is granted");
+	is( $node->safe_psql(
+			$format, q{
+			SELECT count(*) FROM again WHERE external_ref IS DISTINCT FROM ref OR provider_key <> action_id::text
+				OR attempt <> was_attempt + granted::int}),
+		0,
+		"$name: references, provider keys and attempts go on");
+	is($node->safe_psql($format, q{SELECT granted, attempt FROM idem.claim_action('new', 'act')}), 't|1', "$name: a new key is claimed");
+	is($node->safe_psql($format, q{SELECT idem.describe_rule('repeat') ~ 'repeated: doing it twice harms nobody'}), 't', "$name: the rules are there");
+
+	# the holder of before reports; events go on above the old ones
+	is( $node->safe_psql(
+			$format, qq{
+			SELECT count(*), bool_and(r.accepted) FROM
+				(SELECT * FROM idem.idem_actions WHERE state = 'in_progress' AND begun ORDER BY action_id LIMIT 50) a,
+				idem.fail_action(a.action_id, a.claim_id, 'late', 'none') r}),
+		'50|t',
+		"$name: holders of before report");
+	is($node->safe_psql($format, "SELECT count(*), bool_and(id > $events) FROM idem.idem_events e WHERE at > (SELECT max(at) FROM idem.idem_events WHERE id <= $events)"),
+		'50|t', "$name: event ids go on above the old maximum");
+	is($node->safe_psql($format, q{SELECT count(*) FROM idem.idem_actions a WHERE idem.violated_invariant(a) IS NOT NULL}),
+		0, "$name: no invariant is violated");
+}
+
+# restart
+$node->restart;
+is(content('postgres'), $content, 'REQUIREMENTS A26: the ledger after a restart');
+is( $node->safe_psql(
+		'postgres', q{
+		SELECT c.outcome, c.external_ref FROM (SELECT * FROM idem.idem_actions WHERE key LIKE 'k-2-%' OFFSET 0) a,
+			idem.claim_action(a.key, a.intent, a.params) c}),
+	'completed|ref 2',
+	'REQUIREMENTS A26: and it goes on');
+
+$node->stop;
+done_testing();
