@@ -37,6 +37,7 @@ idem_append_lines(const IdemAction *row, const IdemRequest *r, const IdemVerdict
 	{
 		IdemEvent	event = {
 			.at = v->lines[i].at != 0 ? v->lines[i].at : r->now,
+			.claimed_at = v->lines[i].claimed_at,
 			.event = v->lines[i].event,
 			.action = row,
 			.claim_id = v->lines[i].claim_id,

@@ -216,9 +216,9 @@ start_generation(IdemVerdict *v, const IdemRequest *r)
 
 		idem_detail_start(&d);
 		idem_detail_add_text(&d, "external_ref", a->external_ref);
-		idem_detail_add(&d, "claimed_at", timestamptz_to_str(a->claimed_at));
 		idem_detail_add_bool(&d, "accepted", true);
 		line->at = a->finished_at;
+		line->claimed_at = a->claimed_at;
 		line->detail = idem_detail_end(&d);
 		line->content = idem_content_of("result", a->result);
 	}

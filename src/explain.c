@@ -117,7 +117,6 @@ tell_past(Story *story, const IdemPast *past, const IdemAction *row, bool hand_o
 	char	   *at = pstrdup(timestamptz_to_str(past->at));
 	const char *who = past->actor != NULL ? past->actor : past->role;
 	const char *attempt = attempt_name(past->attempt, past->generation, row);
-	char	   *claimed_at = idem_detail_string(past->detail, "claimed_at");
 	char	   *ref = idem_detail_string(past->detail, "external_ref");
 	char	   *found = idem_detail_string(past->detail, "found");
 	const char *with_ref = ref != NULL ? psprintf(" with reference %s", ref) : "";
@@ -125,8 +124,8 @@ tell_past(Story *story, const IdemPast *past, const IdemAction *row, bool hand_o
 	const char *kept = idem_detail_bool(past->detail, "accepted") ? "" :
 		"; it came too late and is kept as evidence";
 
-	if (hand_out && claimed_at != NULL)
-		tell(story, "%s: %s was handed out%s%s.", claimed_at, attempt, by_worker(past->worker),
+	if (hand_out && past->claimed_at != 0)
+		tell(story, "%s: %s was handed out%s%s.", pstrdup(timestamptz_to_str(past->claimed_at)), attempt, by_worker(past->worker),
 			 idem_detail_bool(past->detail, "verifying") ? ", to search first" : "");
 	if (strcmp(past->event, "expired") == 0)
 		tell(story, "%s: the lease of %s%s ended without a report; %s.",

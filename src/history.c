@@ -44,6 +44,7 @@ enum
 	EV_ATTEMPT,
 	EV_DURING,
 	EV_CLAIM_ID,
+	EV_CLAIMED_AT,
 	EV_INTENT,
 	EV_EVENT,
 	EV_ROLE,
@@ -88,6 +89,8 @@ idem_ledger_append(const IdemEvent *event)
 		v[EV_DURING] = Int32GetDatum(event->action->attempt);
 		n[EV_GENERATION] = n[EV_ATTEMPT] = n[EV_DURING] = false;
 		idem_put_uuid(v, n, EV_CLAIM_ID, &event->claim_id);
+		if (event->claimed_at != 0)
+			idem_put(v, n, EV_CLAIMED_AT, TimestampTzGetDatum(event->claimed_at));
 	}
 	else if (event->intent != NULL)
 		idem_put_pointer(v, n, EV_INTENT, cstring_to_text(event->intent));
@@ -168,6 +171,8 @@ idem_ledger_past(const pg_uuid_t *id)
 		slot_getallattrs(slot);
 		line->at = DatumGetTimestampTz(slot->tts_values[EV_AT]);
 		line->event = TextDatumGetCString(slot->tts_values[EV_EVENT]);
+		if (!slot->tts_isnull[EV_CLAIMED_AT])
+			line->claimed_at = DatumGetTimestampTz(slot->tts_values[EV_CLAIMED_AT]);
 		line->role = TextDatumGetCString(slot->tts_values[EV_ROLE]);
 		if (!slot->tts_isnull[EV_ACTOR])
 			line->actor = TextDatumGetCString(slot->tts_values[EV_ACTOR]);

@@ -124,6 +124,7 @@ typedef struct IdemEvent
 {
 	const char *event;
 	TimestampTz at;				/* 0: now */
+	TimestampTz claimed_at;		/* of the attempt that it ended, or 0 */
 	const IdemAction *action;	/* NULL: about a rule or an access grant */
 	const char *intent;			/* where action is NULL */
 	pg_uuid_t	claim_id;		/* of the attempt spoken of, or zero */

@@ -76,6 +76,7 @@
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
+#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
@@ -359,6 +360,9 @@ idem_ledger_open(bool for_writing)
 	}
 	ledger->lockmode = for_writing ? RowExclusiveLock : AccessShareLock;
 	idem_table_open(&ledger->actions, "idem_actions", ledger->lockmode);
+
+	/* a lock held already lets no news in, and rules hold from the next call */
+	AcceptInvalidationMessages();
 	if (for_writing && ledger->actions.rel->trigdesc != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -543,7 +547,7 @@ idem_ledger_wait_until(TransactionId holder, TimestampTz until)
 	ResourceOwner owner = CurrentResourceOwner;
 	long		left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), until);
 	bool		ours = LockTimeout == 0 || left < LockTimeout;
-	volatile bool ended = false;
+	ErrorData  *volatile error = NULL;
 
 	if (left <= 0)
 		return false;
@@ -560,22 +564,22 @@ idem_ledger_wait_until(TransactionId holder, TimestampTz until)
 									 GUC_ACTION_LOCAL, true, 0, false);
 		}
 		idem_ledger_wait(holder);
-		ended = true;
 	}
 	PG_CATCH();
 	{
-		if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE || !ours)
-			PG_RE_THROW();
 		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
 		FlushErrorState();
 	}
 	PG_END_TRY();
 
-	/* in either case: there is nothing to keep, and lock_timeout goes back */
+	/* in any case: there is nothing to keep, and lock_timeout goes back */
 	RollbackAndReleaseCurrentSubTransaction();
 	MemoryContextSwitchTo(context);
 	CurrentResourceOwner = owner;
-	return ended;
+	if (error != NULL && (!ours || error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE))
+		ReThrowError(error);
+	return error == NULL;
 }
 
 /*-------------------------------------------------------------------------

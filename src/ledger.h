@@ -39,6 +39,7 @@ typedef enum IdemWrite
 typedef struct IdemPast
 {
 	TimestampTz at;
+	TimestampTz claimed_at;		/* 0: it ended no attempt */
 	char	   *event;
 	char	   *role;
 	char	   *actor;

@@ -107,7 +107,7 @@ idem_record_report(IdemVerdict *v, const IdemRequest *r)
 	/* the row will tell the hand-out of the next attempt */
 	if (v->accepted && v->after.claimed_at != IDEM_NEVER && v->after.state != IDEM_IN_PROGRESS &&
 		v->after.state != IDEM_COMPLETED)
-		idem_detail_add(&d, "claimed_at", timestamptz_to_str(v->after.claimed_at));
+		line->claimed_at = v->after.claimed_at;
 	idem_detail_add_bool(&d, "accepted", v->accepted);
 	idem_detail_add(&d, "note", v->note);
 	line->detail = idem_detail_end(&d);
@@ -120,8 +120,8 @@ idem_record_expiry(IdemVerdict *v, const IdemAction *before)
 	IdemLine   *line = idem_add_line(v, "expired", &before->claim_id, before->attempt);
 	StringInfoData d;
 
+	line->claimed_at = before->claimed_at;
 	idem_detail_start(&d);
-	idem_detail_add(&d, "claimed_at", timestamptz_to_str(before->claimed_at));
 	idem_detail_add_bool(&d, "marked", before->marked);
 	idem_detail_add_bool(&d, "begun", before->begun);
 	idem_detail_add_bool(&d, "verifying", before->verifying);

@@ -129,6 +129,7 @@ typedef enum IdemProblem
 typedef struct IdemLine
 {
 	TimestampTz at;				/* 0: when it was decided */
+	TimestampTz claimed_at;		/* of the attempt that it ended, or 0 */
 	const char *event;
 	pg_uuid_t	claim_id;
 	int32		attempt;

@@ -109,6 +109,7 @@ CREATE TABLE idem.idem_events (
 	attempt				int,
 	during				int,
 	claim_id			uuid,
+	claimed_at			timestamptz,
 	intent				text,
 	event				text		NOT NULL,
 	role				text		NOT NULL,
@@ -124,6 +125,7 @@ CREATE INDEX idem_events_action ON idem.idem_events (action_id, id);
 COMMENT ON TABLE idem.idem_events IS 'what happened to an action before or beside what its row tells; rule changes have no action_id';
 COMMENT ON COLUMN idem.idem_events.attempt IS 'the attempt that the event speaks of';
 COMMENT ON COLUMN idem.idem_events.content IS 'what no view shows: results and drafts; gone when the action is purged';
+COMMENT ON COLUMN idem.idem_events.claimed_at IS 'hand-out of the attempt that this event ended';
 COMMENT ON COLUMN idem.idem_events.during IS 'the attempt that the action had reached when it happened';
 
 /* the actions with a due_at, in the order in which they are handed out; kept

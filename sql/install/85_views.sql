@@ -43,11 +43,11 @@ SELECT e.at, e.action_id, a.scope, e.intent, a.key, e.generation, e.attempt,
 FROM idem.idem_events e LEFT JOIN idem.idem_actions a ON a.action_id = e.action_id
 WHERE e.intent IS NULL OR e.intent = '' OR idem.may_see(e.intent)
 UNION ALL
-SELECT (e.detail ->> 'claimed_at')::timestamptz, e.action_id, a.scope, e.intent, a.key, e.generation, e.attempt,
+SELECT e.claimed_at, e.action_id, a.scope, e.intent, a.key, e.generation, e.attempt,
 	CASE WHEN (e.detail ->> 'verifying')::boolean THEN 'handed_out_to_verify' ELSE 'claimed' END,
 	NULL, NULL, e.worker, NULL, NULL, NULL, e.id - 1
 FROM idem.idem_events e JOIN idem.idem_actions a ON a.action_id = e.action_id
-WHERE e.detail ? 'claimed_at' AND (e.generation, e.attempt) IS DISTINCT FROM (a.generation, a.attempt)
+WHERE e.claimed_at IS NOT NULL AND (e.generation, e.attempt) IS DISTINCT FROM (a.generation, a.attempt)
 	AND idem.may_see(e.intent)
 UNION ALL
 SELECT a.created_at, a.action_id, a.scope, a.intent, a.key, 1, 0,
