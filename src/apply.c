@@ -6,8 +6,9 @@
  * What holders report and people decide goes the same way: read the row, let
  * state.c decide, write the verdict as a compare-and-swap, and start over
  * where the row was changed meanwhile.  Who holds the row open is waited for.
- * A request that needs the history locks the row before reading it, so that
- * two equal calls are recorded once.
+ * What the history has a part in is decided once more under the row's lock
+ * before it is written, so that two equal calls are recorded once; what writes
+ * nothing locks nothing.
  *
  * Who may not see the intent is told that there is no such action.
  *
@@ -74,6 +75,14 @@ is_permitted(const IdemRequest *r)
 	}
 }
 
+static void
+decide_by_past(const IdemAction *row, IdemRequest *r, IdemVerdict *v)
+{
+	r->past = idem_ledger_past(&row->action_id);
+	r->past_read = true;
+	idem_decide(row, r, v);
+}
+
 /*
  * Decides and writes; false where the ledger knows no such action, or none for
  * this caller.  The verdict's row is what is stored afterwards, valid until the
@@ -116,11 +125,14 @@ idem_apply(IdemLedger *ledger, const pg_uuid_t *id, IdemRequest *r, IdemVerdict 
 		idem_decide(&row, r, v);
 		if (v->needs_past)
 		{
-			if (idem_ledger_lock(ledger) != IDEM_WRITTEN)
-				continue;
-			r->past = idem_ledger_past(id);
-			r->past_read = true;
-			idem_decide(&row, r, v);
+			decide_by_past(&row, r, v);
+			if (v->changes || v->nlines > 0)
+			{
+				/* what is written is decided on under the row's lock */
+				if (idem_ledger_lock(ledger) != IDEM_WRITTEN)
+					continue;
+				decide_by_past(&row, r, v);
+			}
 		}
 		if (v->problem != IDEM_NO_PROBLEM)
 			return true;
