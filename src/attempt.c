@@ -125,7 +125,7 @@ idem_begin_effect(PG_FUNCTION_ARGS)
 {
 	IdemRequest r = {.call = IDEM_CALL_BEGIN};
 
-	if (IsTransactionBlock())
+	if (!idem_commits_by_itself())
 		ereport(ERROR,
 				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
 				 errmsg("begin_effect cannot run in an open transaction"),

@@ -38,11 +38,25 @@
 
 PG_FUNCTION_INFO_V1(idem_action_id);
 
+/*
+ * Whether the statement is a transaction of its own.  The statements of a
+ * pipeline are one transaction too, unless this one asks to be committed as
+ * soon as it is done.
+ */
+bool
+idem_commits_by_itself(void)
+{
+	if (IsTransactionBlock() || (MyXactFlags & XACT_FLAGS_PIPELINING))
+		return false;
+	MyXactFlags |= XACT_FLAGS_NEEDIMMEDIATECOMMIT;
+	return true;
+}
+
 /* 25001, unless the caller says that it knows */
 void
 idem_refuse_open_transaction(bool in_transaction)
 {
-	if (!in_transaction && IsTransactionBlock())
+	if (!in_transaction && !idem_commits_by_itself())
 		ereport(ERROR,
 				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
 				 errmsg("a claim in an open transaction protects nothing outside it"),

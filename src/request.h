@@ -40,6 +40,7 @@ typedef struct IdemRowContext
 	MemoryContext row;
 } IdemRowContext;
 
+extern bool idem_commits_by_itself(void);
 extern void idem_refuse_open_transaction(bool in_transaction);
 extern text *idem_required_text(FunctionCallInfo fcinfo, int n, const char *name);
 extern int64 idem_wait_arg(FunctionCallInfo fcinfo, int n);

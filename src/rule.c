@@ -764,6 +764,7 @@ idem_define_rule(PG_FUNCTION_ARGS)
 	Jsonb	   *detail;
 
 	rule_from_args(fcinfo, &rule);
+	PreventCommandIfReadOnly("define_rule");
 
 	idem_owner_enter(&caller);
 	SPI_connect();
@@ -789,6 +790,7 @@ idem_drop_rule(PG_FUNCTION_ARGS)
 	if (PG_ARGISNULL(0))
 		bad_setting("intent", "given");
 	intent = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	PreventCommandIfReadOnly("drop_rule");
 
 	idem_owner_enter(&caller);
 	SPI_connect();

@@ -1,0 +1,324 @@
+# Copyright (c) 2026, idem_action contributors
+
+# What a DBA does to a database while the worker is in the middle of a pass over
+# it: nothing waits for the worker, no error comes back again and again, and
+# afterwards everything is served as before.  BOUND is for each statement.
+
+use strict;
+use warnings;
+
+use IdemAction;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+use constant BOUND => 3;
+use constant ROWS => $ENV{IDEM_WORKER_ROWS} // 60_000;
+
+my $node = IdemAction->node(
+	'main',
+	init => [ allows_streaming => 1 ],	# or commits wait for no standby
+	conf => q{
+	idem_action.worker = on
+	idem_action.naptime = 1
+	idem_action.require_rule = off
+	autovacuum = off
+	fsync = off
+	max_wal_size = 4GB
+});
+
+# Finished actions past everything, with a line of history each
+sub fill
+{
+	my ($database, $rows, $prefix) = @_;
+	$prefix //= 'old';
+	$node->safe_psql(
+		$database, qq{
+		SET synchronous_commit = off;
+		INSERT INTO idem.idem_actions (action_id, created_at, revision, generation, attempt, lost, failures,
+			priority, uncertain, uncertain_before, marked, begun, verifying, approved, cancel_requested, purged,
+			first_claimed_at, claimed_at, claim_id, ended_by, finished_at, purge_after, forget_after, state, scope, intent, key)
+		SELECT idem.action_id('$prefix-' || i, 'aged'), t, 2, 1, 1, 0, 0,
+			0, false, false, false, false, false, false, false, false,
+			t, t, gen_random_uuid(), 'succeeded', t, t, t, 'completed', '', 'aged', '$prefix-' || i
+		FROM generate_series(1, $rows) i, (SELECT now() - interval '1 day') AS s (t)});
+	return;
+}
+
+my $worker = "backend_type = 'idem_action worker'";
+my $n_served = 0;
+
+sub wait_for_worker
+{
+	my ($database, $condition) = @_;
+	$condition //= 'true';
+	$node->poll_query_until('postgres',
+		"SELECT count(*) > 0 FROM pg_stat_activity WHERE $worker AND datname = '$database' AND $condition")
+	  or die "no worker in $database";
+	return;
+}
+
+sub pid_of
+{
+	my ($type) = @_;
+	my $pid = '';
+	for (1 .. 200)
+	{
+		$pid = $node->safe_psql('postgres',
+			"SELECT pid FROM pg_stat_activity WHERE backend_type = 'idem_action $type' LIMIT 1");
+		return $pid if $pid ne '';
+	}
+	die "no $type";
+}
+
+# A lease that ends at once is judged, by the worker and nobody else
+sub are_served
+{
+	my ($name, @databases) = @_;
+	my $key = 'served-' . ++$n_served;
+
+	$node->safe_psql($_, "SELECT granted FROM idem.claim_action('$key', 'probe', lease => '1 ms')") foreach @databases;
+	ok( $node->poll_query_until($_, "SELECT state = 'needs_attention' FROM idem.actions WHERE key = '$key'"),
+		"$name: $_ is served") foreach @databases;
+	return;
+}
+
+sub is_served
+{
+	my ($database, $name) = @_;
+	return are_served($name, $database);
+}
+
+sub takes_at_most
+{
+	my ($bound, $name, $code) = @_;
+	my $start = time;
+	my $ok = eval { $code->(); 1 };
+	my $error = $@;
+	my $took = time - $start;
+
+	ok($ok, "$name: done") or diag($error);
+	cmp_ok($took, '<', $bound, sprintf('%s: %.2f s', $name, $took));
+	return;
+}
+
+# While the worker works in the database
+sub during_a_pass
+{
+	my ($database, $name, $sql, $where) = @_;
+	wait_for_worker($database);
+	takes_at_most(BOUND, $name, sub { $node->safe_psql($where // 'postgres', $sql) });
+	return;
+}
+
+# what every case starts with: a database in which a pass has plenty to do
+$node->safe_psql('postgres', 'CREATE DATABASE filled IS_TEMPLATE true');
+$node->safe_psql('filled', 'CREATE EXTENSION idem_action');
+fill('filled', ROWS);
+$node->safe_psql('filled', 'VACUUM (FREEZE) idem.idem_actions');
+
+sub busy
+{
+	my ($database) = @_;
+	$node->safe_psql('postgres', "CREATE DATABASE $database TEMPLATE filled STRATEGY file_copy");
+	return;
+}
+
+# --- the database -----------------------------------------------------------
+
+busy('a');
+during_a_pass('a', 'ALTER DATABASE RENAME', 'ALTER DATABASE a RENAME TO renamed');
+busy('copied');
+during_a_pass('copied', 'CREATE DATABASE TEMPLATE', 'CREATE DATABASE copy TEMPLATE copied');
+busy('gone');
+during_a_pass('gone', 'DROP DATABASE', 'DROP DATABASE gone');
+busy('shut');
+during_a_pass('shut', 'ALLOW_CONNECTIONS false', 'ALTER DATABASE shut ALLOW_CONNECTIONS false');
+is_served('postgres', 'ALLOW_CONNECTIONS false elsewhere');
+$node->safe_psql('postgres', 'ALTER DATABASE shut ALLOW_CONNECTIONS true');
+
+# --- the extension ----------------------------------------------------------
+
+busy('dropped');
+during_a_pass('dropped', 'DROP EXTENSION', 'DROP EXTENSION idem_action', 'dropped');
+$node->safe_psql('dropped', 'CREATE EXTENSION idem_action');
+busy('replaced');
+during_a_pass('replaced', 'DROP and CREATE EXTENSION in one transaction',
+	'BEGIN; DROP EXTENSION idem_action; CREATE EXTENSION idem_action; COMMIT', 'replaced');
+
+# an update of our own, in a copy of the script folder
+busy('updated');
+SKIP:
+{
+	skip 'scripts of a test need extension_destdir, of Debian up to 17', 2
+	  if $node->safe_psql('postgres', "SELECT count(*) FROM pg_settings WHERE name = 'extension_destdir'") eq '0';
+	my $dest = $node->safe_psql('postgres', 'SHOW extension_destdir');
+	my $share = $node->config_data('--sharedir');
+	my $copy = $node->basedir . '/scripts';
+	system_or_bail('mkdir', '-p', "$copy$share");
+	system_or_bail('cp', '-r', "$dest$share/extension", "$copy$share/extension");
+	my $version = $node->safe_psql('updated', "SELECT extversion FROM pg_extension WHERE extname = 'idem_action'");
+	append_to_file("$copy$share/extension/idem_action--$version--next.sql",
+		"ALTER TABLE idem.idem_actions ADD CONSTRAINT extra CHECK (true);\n");
+	during_a_pass('updated', 'ALTER EXTENSION UPDATE',
+		"SET extension_destdir = '$copy'; ALTER EXTENSION idem_action UPDATE TO 'next'", 'updated');
+}
+
+# --- the tables -------------------------------------------------------------
+
+busy('vacuumed');
+during_a_pass('vacuumed', 'VACUUM FULL', 'VACUUM FULL idem.idem_actions', 'vacuumed');
+busy('truncated');
+during_a_pass('truncated', 'TRUNCATE by the owner', 'TRUNCATE idem.idem_actions, idem.idem_events', 'truncated');
+
+busy('locked');
+my $offset = -s $node->logfile;
+my $locker = $node->session(dbname => 'locked');
+wait_for_worker('locked');
+takes_at_most(BOUND, 'LOCK TABLE', sub { $locker->query_safe('BEGIN; LOCK TABLE idem.idem_actions') });
+$node->wait_for_log(qr/idem_action maintenance failed: canceling statement due to lock timeout/, $offset);
+is_served('postgres', 'LOCK TABLE elsewhere');
+$locker->query_safe('COMMIT');
+$locker->quit;
+
+are_served('afterwards', qw(renamed copied copy shut dropped replaced updated vacuumed truncated locked));
+
+# --- the processes ----------------------------------------------------------
+
+busy('b');
+wait_for_worker('b');
+takes_at_most(BOUND, 'pg_terminate_backend of the worker', sub { $node->safe_psql('postgres',
+	"SELECT pg_terminate_backend(pid, 3000) FROM pg_stat_activity WHERE $worker") });
+is_served('b', 'worker terminated');
+takes_at_most(BOUND, 'pg_terminate_backend of the launcher', sub { $node->safe_psql('postgres',
+	"SELECT pg_terminate_backend(pid, 3000) FROM pg_stat_activity WHERE backend_type = 'idem_action launcher'") });
+is($node->safe_psql('b', 'SELECT problem FROM idem.worker_status'), 'the launcher is not running', 'worker_status says so');
+is_served('b', 'launcher terminated');
+
+busy('c');
+wait_for_worker('c');
+$node->kill_process(pid_of('worker'));
+is_served('c', 'worker killed');
+$node->kill_process(pid_of('launcher'));
+is_served('c', 'launcher killed');
+
+busy('d');
+wait_for_worker('d');
+my @orphans = (pid_of('launcher'), $node->safe_psql('postgres', "SELECT pid FROM pg_stat_activity WHERE $worker"));
+takes_at_most(BOUND, 'kill -9 of the postmaster: the worker ends', sub {
+	$node->kill9;
+	select undef, undef, undef, 0.05 while grep { $_ && kill 0, $_ } @orphans;
+});
+$node->start;
+is_served('d', 'postmaster killed');
+
+# --- shutdown ---------------------------------------------------------------
+
+foreach my $mode (qw(fast smart))
+{
+	busy($mode);
+	wait_for_worker($mode);
+	takes_at_most(BOUND, "stop -m $mode in the middle of a pass", sub { $node->stop($mode) });
+	$node->start;
+	is_served($mode, "stop -m $mode");
+}
+
+# a standby that never answers: commits wait, SIGTERM must not
+$node->append_conf('postgresql.conf', "idem_action.worker = off");
+$node->reload;
+busy('busy');
+$node->append_conf('postgresql.conf', "idem_action.worker = on\nsynchronous_standby_names = 'missing'");
+$node->reload;
+$node->poll_query_until('postgres',
+	"SELECT count(*) > 0 FROM pg_stat_activity WHERE $worker AND wait_event = 'SyncRep'") or die 'worker does not wait';
+takes_at_most(5, 'stop -m fast with an unreachable synchronous standby', sub { $node->stop('fast') });
+$node->append_conf('postgresql.conf', "synchronous_standby_names = ''");
+
+# --- no slot is free --------------------------------------------------------
+
+# A round as the server counts it: the launcher reads its settings anew in each.
+sub let_pass
+{
+	my ($seconds) = @_;
+	$node->safe_psql('template1', "SELECT pg_sleep($seconds)");
+	return;
+}
+
+$node->append_conf('postgresql.conf', "max_worker_processes = 2\n");	# logical replication has one
+$offset = -s $node->logfile;
+$node->start;
+$node->wait_for_log(qr/idem_action found no free background worker slot/, $offset);
+let_pass(3);
+my $said = () = substr(slurp_file($node->logfile), $offset) =~ /found no free background worker slot/g;
+is($said, 1, 'no free slot: said once in several rounds');
+
+# --- which databases, and whether at all ------------------------------------
+
+$node->append_conf('postgresql.conf', "max_worker_processes = 8\nidem_action.databases = 'busy, gone'\n");
+$node->restart;
+is_served('busy', 'idem_action.databases');
+$node->safe_psql('postgres', "SELECT idem.claim_action('unlisted', 'probe', lease => '1 ms')");
+is_served('busy', 'idem_action.databases, once more');
+is($node->safe_psql('postgres', "SELECT state FROM idem.actions WHERE key = 'unlisted'"),
+	'in_progress', 'a database that is not listed is left alone');
+is($node->safe_psql('postgres', 'SELECT last_pass IS NULL FROM idem.worker_status'), 't', 'no pass there since the start');
+
+$node->append_conf('postgresql.conf', "idem_action.databases = ''\nidem_action.worker = off\n");
+$node->reload;
+$node->safe_psql('busy', "SELECT idem.claim_action('off', 'probe', lease => '1 ms')");
+let_pass(2.5);
+is($node->safe_psql('busy', "SELECT state FROM idem.actions WHERE key = 'off'"), 'in_progress', 'worker = off: nothing happens');
+$node->safe_psql('busy', 'CALL idem.run_maintenance()');
+is($node->safe_psql('busy', "SELECT state FROM idem.actions WHERE key = 'off'"), 'needs_attention', 'by hand it does');
+$node->append_conf('postgresql.conf', "idem_action.worker = on\n");
+$node->reload;
+is_served('postgres', 'worker = on again');
+
+# --- an idle server ---------------------------------------------------------
+
+# of the launcher, and of the workers that have ended: they are the postmaster's
+sub cpu
+{
+	my ($launcher) = @_;
+	my $ticks = 0;
+	my @own = split / /, slurp_file("/proc/$launcher/stat") =~ s/^.*\) //sr;
+	my $postmaster = (split /\n/, slurp_file($node->data_dir . '/postmaster.pid'))[0];
+	my @children = split / /, slurp_file("/proc/$postmaster/stat") =~ s/^.*\) //sr;
+	return ($own[11] + $own[12] + $children[13] + $children[14]) / 100;
+}
+
+SKIP:
+{
+	skip 'no /proc', 2 unless -e '/proc/self/stat';
+	my @other = split /\n/, $node->safe_psql('postgres',
+		"SELECT datname FROM pg_database WHERE datname NOT IN ('postgres', 'template0', 'template1', 'filled')");
+	$node->safe_psql('postgres', "DROP DATABASE $_ WITH (FORCE)") foreach @other;
+	$node->append_conf('postgresql.conf', "idem_action.naptime = 10\n");
+	$node->restart;
+	$node->poll_query_until('postgres', 'SELECT last_pass IS NOT NULL FROM idem.worker_status');
+	my $launcher = pid_of('launcher');
+	my $seconds = $ENV{IDEM_IDLE_SECONDS} // 12;
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	$offset = -s $node->logfile;
+	my ($before, $from) = (cpu($launcher), time);
+	select undef, undef, undef, $seconds;	# a measurement, not a wait
+	my $minute = (cpu($launcher) - $before) * 60 / (time - $from);
+	cmp_ok($minute, '<', 0.2 * ($ENV{IDEM_SLOW} // 1), sprintf('idle: %.2f s CPU a minute', $minute));
+	is(-s $node->logfile, $offset, 'idle: no line in the log');
+}
+
+# --- what was said on the way ------------------------------------------------
+
+my %said;
+foreach my $line (slurp_file($node->logfile) =~ /(?:ERROR|FATAL|PANIC|WARNING):  (.*)/g)
+{
+	$said{$line}++
+	  unless $line =~ /^the database system is|^terminating|^canceling the wait for sync|base\/\d+/;
+}
+# a worker on its way into a database that is dropped: once, not again
+delete @said{ grep { /^database \d+ does not exist/ && $said{$_} == 1 } keys %said };
+is_deeply(\%said, { 'idem_action maintenance failed: canceling statement due to lock timeout' => 1 },
+	'one warning, about the table that was locked');
+
+$node->stop;
+done_testing();
