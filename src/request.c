@@ -36,6 +36,9 @@
 
 #define MAX_WAIT (30 * USECS_PER_SEC)
 
+/* kept of the digest of params: enough to notice a mistake, half the size */
+#define IDEM_FINGERPRINT_LENGTH 16
+
 PG_FUNCTION_INFO_V1(idem_action_id);
 
 /*
@@ -114,6 +117,8 @@ id_under(const IdemRequest *r, const IdemSecret *secret, pg_uuid_t *id)
 static void
 identify_under(IdemRequest *r, const IdemSecret *secret)
 {
+	uint8		digest[IDEM_DIGEST_LENGTH];
+
 	id_under(r, secret, &r->action_id);
 	r->secret_id = secret != NULL ? cstring_to_text(secret->id) : NULL;
 	r->params = r->own_params;
@@ -122,9 +127,10 @@ identify_under(IdemRequest *r, const IdemSecret *secret)
 		return;
 	if (r->rule->confidential_paths != NIL)
 		r->params = idem_conceal(r->own_params, r->rule->confidential_paths, secret);
-	r->params_digest = palloc(VARHDRSZ + IDEM_DIGEST_LENGTH);
-	SET_VARSIZE(r->params_digest, VARHDRSZ + IDEM_DIGEST_LENGTH);
-	idem_params_digest(r->params, (uint8 *) VARDATA(r->params_digest));
+	idem_params_digest(r->params, digest);
+	r->params_digest = palloc(VARHDRSZ + IDEM_FINGERPRINT_LENGTH);
+	SET_VARSIZE(r->params_digest, VARHDRSZ + IDEM_FINGERPRINT_LENGTH);
+	memcpy(VARDATA(r->params_digest), digest, IDEM_FINGERPRINT_LENGTH);
 }
 
 /* what the request is about, by the rule it has; a new row would get this */

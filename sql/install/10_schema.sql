@@ -78,7 +78,7 @@ CREATE TABLE idem.idem_actions (
 		AND (claim_id IS NULL) = (first_claimed_at IS NULL)
 		AND (claim_id IS NULL) = (attempt = 0)),
 	CONSTRAINT ended_claim_exists CHECK (ended_by IS NULL OR claim_id IS NOT NULL)
-) WITH (fillfactor = 85);
+) WITH (fillfactor = 92);
 COMMENT ON TABLE idem.idem_actions IS 'every action as it is now; written by the functions of schema idem only';
 COMMENT ON COLUMN idem.idem_actions.action_id IS 'UUIDv8 of (scope, intent, key), see docs/action-id.md';
 COMMENT ON COLUMN idem.idem_actions.revision IS 'grows with every change but extend and purge';
@@ -97,7 +97,7 @@ COMMENT ON COLUMN idem.idem_actions.due_at IS 'when the queue offers the action 
 COMMENT ON COLUMN idem.idem_actions.doubt_until IS 'last moment at which the doubtful attempt could have acted';
 COMMENT ON COLUMN idem.idem_actions.claim_id IS 'fencing token of the last claim, kept after it ended';
 COMMENT ON COLUMN idem.idem_actions.ended_by IS 'how the last claim ended: succeeded, succeeded_late, found, failed_none, failed_unknown, failed_refused, released, searched, expired or search_expired';
-COMMENT ON COLUMN idem.idem_actions.params_digest IS 'fingerprint of the canonical params';
+COMMENT ON COLUMN idem.idem_actions.params_digest IS 'fingerprint of the canonical params, the first 16 bytes of docs/action-id.md''s';
 COMMENT ON COLUMN idem.idem_actions.secret_id IS 'secret under which the key or fields of params were digested; NULL where nothing is confidential';
 
 /* the timeline: ended attempts, decisions, reports that came too late */

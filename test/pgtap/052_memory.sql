@@ -11,7 +11,7 @@ SET timezone = 'America/New_York';
 CREATE FUNCTION a(key text, intent text) RETURNS idem.idem_actions LANGUAGE sql AS
 	'SELECT * FROM idem.idem_actions WHERE action_id = idem.action_id($1, $2)';
 CREATE FUNCTION lapse(key text, intent text) RETURNS void LANGUAGE sql AS $$
-	UPDATE idem.idem_actions SET claimed_at = claimed_at - interval '10 min', lease_until = clock_timestamp() - interval '1 s'
+	UPDATE idem.idem_actions SET lease_until = clock_timestamp() - interval '1 microsecond'
 	WHERE action_id = idem.action_id($1, $2) AND state = 'in_progress'
 $$;
 /* the timeline of an action, as an analyst reads it */
@@ -128,7 +128,8 @@ SELECT state FROM idem.release_action(:'id', :'claim4', 'shutting down') \g /dev
 SELECT claim_id AS claim5 FROM idem.claim_action('1', 'crooked', worker => 'w5') \gset
 SELECT is((SELECT error FROM idem.find_action('1', 'crooked')), 'timeout after 30 s', 'the row holds the last error');
 SELECT state FROM idem.complete_action(:'id', :'claim5', 'ref') \g /dev/null
-SELECT is(timeline('1', 'crooked'), ARRAY['recorded 0', 'failed 1 w1 none connection refused', 'failed 2 w2 unknown timeout after 30 s', 'expired 3 w3', 'released 4 w4', 'claimed 5 w5', 'completed 5 w5 ref'],
+SELECT is(timeline('1', 'crooked'), ARRAY['recorded 0', 'claimed 1 w1', 'failed 1 w1 none connection refused', 'claimed 2 w2', 'failed 2 w2 unknown timeout after 30 s',
+		'claimed 3 w3', 'expired 3 w3', 'claimed 4 w4', 'released 4 w4', 'claimed 5 w5', 'completed 5 w5 ref'],
 	'A24: the errors of earlier attempts are kept, and whose they were');
 SELECT is((SELECT detail->>'reason' FROM idem.history WHERE action_id = :'id' AND event = 'released'), 'shutting down', 'and why one was released');
 SELECT is((error, external_ref)::text, '(,ref)', 'a success clears the error of the row') FROM a('1', 'crooked');

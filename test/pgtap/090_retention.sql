@@ -150,6 +150,18 @@ SELECT is(count(*), 0::bigint, 'forgotten: the row') FROM idem.idem_actions JOIN
 SELECT todo('repeats counted before the action was forgotten are written after it, and stay for ever', 1);
 SELECT is(count(*), 0::bigint, 'forgotten: repeats that were still in memory') FROM idem.idem_repeats JOIN g USING (action_id);
 
+-- the same by once
+SELECT ok(idem.once('o', 'again'), 'once');
+SELECT ok(NOT idem.once('o', 'again'), 'not twice');
+CALL idem.run_maintenance();
+SELECT pg_temp.age('o', 101);
+SELECT ok(idem.once('o', 'again'), 'past its time: once more');
+CALL idem.run_maintenance();
+SELECT todo('once neither counts it nor removes the repeats', 2);
+SELECT ok(sum(claimed_after_forgetting) = 1 OR (SELECT problem FROM idem.worker_status) LIKE '%shared_preload_libraries%', 'claimed_after_forgetting is counted')
+FROM idem.stat_intents WHERE intent = 'again';
+SELECT is(count(*), 0::bigint, 'repeats of the old one are gone') FROM idem.idem_repeats WHERE action_id = idem.action_id('o', 'again') AND outcome = 'completed';
+
 -- --- a rule that changes ------------------------------------------------------------
 
 CREATE TABLE r AS SELECT c.* FROM generate_series(1, 3) i, LATERAL idem.claim_action('rule-' || i, 'mail') c;

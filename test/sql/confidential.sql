@@ -153,7 +153,6 @@ SELECT idem.keyed_digest('V');
 SELECT idem.once('old', 'call');
 SELECT count(*) FROM idem.idem_actions WHERE intent = 'call' AND state = 'completed' AND secret_id = 'r2';
 SELECT idem.use_secret('r3');
-SELECT pg_sleep(0.01);
 SELECT idem.import_actions('call', '{old}', '{ref 1}');
 SELECT secret_id, key, external_ref, generation FROM idem.idem_actions WHERE external_ref = 'ref 1';
 SELECT outcome, external_ref FROM idem.find_action('old', 'call');

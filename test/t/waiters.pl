@@ -119,6 +119,8 @@ many_keys('preloaded', 500);
 start_anew();
 wait_in($sessions[ $_ - 1 ], "take_actions('{mail}', wait => '30 s')", $_) foreach 1 .. 4;
 until_waiting(4);
+# long enough that looking from time to time would be seldom
+$node->poll_query_until('postgres', "SELECT min(clock_timestamp() - query_start) > '2600 ms' FROM pg_stat_activity WHERE $waiting");
 is($node->safe_psql('postgres', "SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid)
 		WHERE $waiting AND l.locktype IN ('advisory', 'tuple', 'transactionid')"), 0, 'a taker holds no lock while it waits');
 my $moment = $node->safe_psql('postgres', q{
