@@ -95,11 +95,7 @@ idem_complete_again(IdemVerdict *v, const IdemRequest *r)
 		v->changes = true;
 	}
 	if (r->external_ref == NULL || idem_text_equal(a->external_ref, r->external_ref))
-	{
 		note_success(v, idem_text_is(a->ended_by, "succeeded_late"));
-		if (v->changes)
-			v->note = "the external reference was added";
-	}
 	else
 		idem_second_result(v, r);
 }

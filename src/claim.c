@@ -68,6 +68,8 @@ static void
 contended(Try *t, TransactionId holder)
 {
 	t->verdict.outcome = IDEM_CONTENDED;
+	t->verdict.changes = false;
+	t->verdict.kept_draft = false;
 	t->known = false;
 	t->holder = holder;
 }
@@ -338,6 +340,7 @@ try_once(IdemLedger *ledger, IdemRequest *r, bool *first)
 			if (idem_request_make_room(ledger, r, &row) != IDEM_WRITTEN)
 				return false;
 			idem_decide_once(r, &v);
+			idem_stats_count(&r->action_id, r->intent, NULL, NULL, IDEM_AFTER_FORGETTING);
 		}
 		return idem_ledger_insert(ledger, &v.after, true) == IDEM_WRITTEN;
 	}
@@ -345,7 +348,10 @@ try_once(IdemLedger *ledger, IdemRequest *r, bool *first)
 	idem_check_identity(&row, r);
 	idem_decide(&row, r, &v);
 	if (v.outcome == IDEM_MISMATCH)
+	{
+		idem_count_repeat(r, &v, true);
 		idem_raise_mismatch(&row, r);
+	}
 	if (row.state != IDEM_COMPLETED)
 		raise_not_done(&row, psprintf("is %s", text_to_cstring(idem_state_name(row.state))));
 	idem_ledger_check_visible(ledger);

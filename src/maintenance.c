@@ -169,12 +169,15 @@ idem_maintenance_batch(IdemPass *pass, int batch)
 /* $1 day, $2 intent, $3 source, $4 event_id, $5 action, $6 outcome, $7 n, $8, $9 */
 #define SQL_ADD_REPEATS \
 	"UPDATE idem.idem_repeats SET n = n OPERATOR(pg_catalog.+) $7, last_at = $9" \
-	" WHERE action_id OPERATOR(pg_catalog.=) $5 AND day OPERATOR(pg_catalog.=) $1" \
+	" WHERE (action_id OPERATOR(pg_catalog.=) $5 OR action_id IS NULL AND $5 IS NULL)" \
+	" AND intent OPERATOR(pg_catalog.=) $2 AND day OPERATOR(pg_catalog.=) $1" \
 	" AND outcome OPERATOR(pg_catalog.=) $6 AND source IS NOT DISTINCT FROM $3" \
 	" AND event_id IS NOT DISTINCT FROM $4"
 #define SQL_NEW_REPEATS \
 	"INSERT INTO idem.idem_repeats (day, intent, source, event_id, action_id, outcome, n, first_at, last_at)" \
 	" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)"
+#define SQL_ACTION_EXISTS \
+	"SELECT FROM idem.idem_actions WHERE action_id OPERATOR(pg_catalog.=) $1"
 #define FLUSH_AT_ONCE 1000
 
 static void
@@ -203,6 +206,10 @@ write_repeat(IdemRepeat *repeat)
 		nulls[2] = 'n';
 	if (repeat->event_id[0] == '\0')
 		nulls[3] = 'n';
+	/* the action may have been forgotten since: then only the figures count */
+	rc = SPI_execute_with_args(SQL_ACTION_EXISTS, 1, &types[4], &v[4], NULL, false, 1);
+	if (rc == SPI_OK_SELECT && SPI_processed == 0)
+		nulls[3] = nulls[4] = 'n';
 	rc = SPI_execute_with_args(SQL_ADD_REPEATS, 9, types, v, nulls, false, 0);
 	if (rc == SPI_OK_UPDATE && SPI_processed == 0)
 		rc = SPI_execute_with_args(SQL_NEW_REPEATS, 9, types, v, nulls, false, 0);

@@ -52,6 +52,7 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
+#include "storage/lock.h"
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
 #include "utils/builtins.h"
@@ -155,7 +156,9 @@ list_databases(void)
 		Form_pg_database database = (Form_pg_database) GETSTRUCT(tuple);
 		MemoryContext old;
 
+		/* an invalid one is left over by a DROP DATABASE that was broken off */
 		if (database->datistemplate || !database->datallowconn ||
+			database->datconnlimit == -2 ||
 			!is_listed(NameStr(database->datname)))
 			continue;
 		old = MemoryContextSwitchTo(context);
@@ -167,6 +170,35 @@ list_databases(void)
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(context);
 	return databases;
+}
+
+/*
+ * Whether a connection to the database would wait for a lock, as while its
+ * renaming is not committed: the others must not wait for that.
+ */
+static bool
+is_locked(Oid dbid)
+{
+	LOCKTAG		tag;
+	bool		locked;
+
+	StartTransactionCommand();
+	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, dbid, 0);
+	locked = LockAcquire(&tag, RowExclusiveLock, false, true) == LOCKACQUIRE_NOT_AVAIL;
+	CommitTransactionCommand();
+	return locked;
+}
+
+/* the worker puts it right; it stays where the worker could not even connect */
+static void
+expect_nothing(Oid dbid)
+{
+	IdemDatabase database;
+
+	(void) idem_stats_get(dbid, &database);
+	database.next_pass = GetCurrentTimestamp() +
+		UNUSED_FACTOR * idem_worker_naptime * USECS_PER_SEC;
+	idem_stats_put(&database);
 }
 
 /* runs a worker in the database and waits for its end; false without a slot */
@@ -220,8 +252,9 @@ go_round(void)
 		long		left = milliseconds_until_turn(lfirst_oid(lc), GetCurrentTimestamp());
 
 		CHECK_FOR_INTERRUPTS();
-		if (left == 0)
+		if (left == 0 && !is_locked(lfirst_oid(lc)))
 		{
+			expect_nothing(lfirst_oid(lc));
 			if (!serve(lfirst_oid(lc)))
 				break;
 			left = milliseconds_until_turn(lfirst_oid(lc), GetCurrentTimestamp());
@@ -377,8 +410,9 @@ idem_worker_main(Datum arg)
 	IdemDatabase database;
 
 	accept_signals();
-	BackgroundWorkerInitializeConnectionByOid(dbid, InvalidOid, 0);
+	/* before connecting, which takes a lock too */
 	SetConfigOption("lock_timeout", LOCK_TIMEOUT_MS, PGC_USERSET, PGC_S_OVERRIDE);
+	BackgroundWorkerInitializeConnectionByOid(dbid, InvalidOid, 0);
 	SetConfigOption("default_transaction_isolation", "read committed", PGC_USERSET, PGC_S_OVERRIDE);
 	SetConfigOption("default_transaction_read_only", "off", PGC_USERSET, PGC_S_OVERRIDE);
 	(void) idem_stats_get(dbid, &database);

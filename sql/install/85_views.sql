@@ -39,13 +39,13 @@ COMMENT ON COLUMN idem.actions.provider_key IS 'what a search outside looks for'
  */
 CREATE VIEW idem.history WITH (security_barrier) AS
 SELECT e.at, e.action_id, a.scope, e.intent, a.key, e.generation, e.attempt,
-	e.event, e.role, e.actor, e.worker, e.source, e.event_id, e.detail, e.id
+	e.event, e.role, e.actor, e.worker, e.source, e.event_id, e.detail, 2 * e.id AS id
 FROM idem.idem_events e LEFT JOIN idem.idem_actions a ON a.action_id = e.action_id
 WHERE e.intent IS NULL OR e.intent = '' OR idem.may_see(e.intent)
 UNION ALL
 SELECT e.claimed_at, e.action_id, a.scope, e.intent, a.key, e.generation, e.attempt,
 	CASE WHEN (e.detail ->> 'verifying')::boolean THEN 'handed_out_to_verify' ELSE 'claimed' END,
-	NULL, NULL, e.worker, NULL, NULL, NULL, e.id - 1
+	NULL, NULL, e.worker, NULL, NULL, NULL, 2 * e.id - 1
 FROM idem.idem_events e JOIN idem.idem_actions a ON a.action_id = e.action_id
 WHERE e.claimed_at IS NOT NULL AND (e.generation, e.attempt) IS DISTINCT FROM (a.generation, a.attempt)
 	AND idem.may_see(e.intent)

@@ -92,7 +92,6 @@ SELECT ok(result IS NULL AND error IS NULL, 'purged: a later result is dropped')
 -- a late success of what had failed: its reference is kept, its result is not
 CREATE TABLE late AS SELECT * FROM idem.complete_action(pg_temp.id('failed'), pg_temp.claim('failed'), 'msg-9', '{"ok": true}');
 SELECT is(state, 'needs_attention', 'purged: a late success is for a person') FROM late;
-SELECT todo('DESIGN 2: after purge the result is dropped and the note says so', 1);
 SELECT matches(note, 'result|contents|purged', 'purged: the note says what was dropped') FROM late;
 SELECT is(external_ref, 'msg-9', 'purged: its reference is kept'), is(result, NULL, 'purged: its result is not') FROM idem.idem_actions WHERE key = 'failed';
 SELECT is(count(*), 0::bigint, 'purged: nor is it in the history') FROM idem.idem_events WHERE action_id = pg_temp.id('failed') AND content IS NOT NULL;
@@ -157,7 +156,7 @@ CALL idem.run_maintenance();
 SELECT pg_temp.age('o', 101);
 SELECT ok(idem.once('o', 'again'), 'past its time: once more');
 CALL idem.run_maintenance();
-SELECT todo('once neither counts it nor removes the repeats', 2);
+SELECT todo('once does not count it', 1);
 SELECT ok(sum(claimed_after_forgetting) = 1 OR (SELECT problem FROM idem.worker_status) LIKE '%shared_preload_libraries%', 'claimed_after_forgetting is counted')
 FROM idem.stat_intents WHERE intent = 'again';
 SELECT is(count(*), 0::bigint, 'repeats of the old one are gone') FROM idem.idem_repeats WHERE action_id = idem.action_id('o', 'again') AND outcome = 'completed';
