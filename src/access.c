@@ -83,6 +83,20 @@ idem_owner_leave(const IdemOwner *caller)
 	SetUserIdAndSecContext(caller->user, caller->sec_context);
 }
 
+/* whether a role may call a function of the ledger, by its unique name */
+bool
+idem_may_execute(Oid user, const char *function)
+{
+	List	   *name = list_make2(makeString(pstrdup(IDEM_SCHEMA)), makeString(pstrdup(function)));
+	Oid			oid = LookupFuncName(name, -1, NULL, true);
+
+	return OidIsValid(oid) &&
+		DatumGetBool(DirectFunctionCall3(has_function_privilege_id_id,
+										 ObjectIdGetDatum(user),
+										 ObjectIdGetDatum(oid),
+										 CStringGetTextDatum("EXECUTE")));
+}
+
 /*
  * Whether a role has the level operator, that is, may call resolve_action: the
  * functions that workers share with resolvers ask for it.
@@ -90,14 +104,7 @@ idem_owner_leave(const IdemOwner *caller)
 bool
 idem_is_operator(Oid user)
 {
-	List	   *name = list_make2(makeString(pstrdup(IDEM_SCHEMA)), makeString(pstrdup("resolve_action")));
-	Oid			function = LookupFuncName(name, -1, NULL, true);
-
-	return OidIsValid(function) &&
-		DatumGetBool(DirectFunctionCall3(has_function_privilege_id_id,
-										 ObjectIdGetDatum(user),
-										 ObjectIdGetDatum(function),
-										 CStringGetTextDatum("EXECUTE")));
+	return idem_may_execute(user, "resolve_action");
 }
 
 /*

@@ -22,6 +22,7 @@ typedef struct IdemOwner
 
 extern void idem_owner_enter(IdemOwner *caller);
 extern void idem_owner_leave(const IdemOwner *caller);
+extern bool idem_may_execute(Oid user, const char *function);
 extern bool idem_is_operator(Oid user);
 extern void idem_run(const char *sql, int nargs, Oid *types, Datum *values,
 					 const char *nulls, int expected);

@@ -67,6 +67,8 @@ enum
 	ACTION_NCOLS
 };
 
+#define ACTION_NCHECKS 15		/* constraints, see idem_violated_by */
+
 struct IdemLedger
 {
 	IdemTable	actions;

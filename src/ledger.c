@@ -383,6 +383,12 @@ idem_ledger_open(bool for_writing)
 						ledger->actions.rel->trigdesc->triggers[0].tgname),
 				 errdetail("The ledger writes its rows directly, so a trigger or a foreign key on them would not fire."),
 				 errhint("Drop the trigger, or the foreign key that made it.")));
+	if (for_writing && RelationGetDescr(ledger->actions.rel)->constr->num_check > ACTION_NCHECKS)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("table idem_actions has a CHECK constraint that is not the ledger's"),
+				 errdetail("The ledger writes its rows directly, so the constraint would not be checked."),
+				 errhint("Drop the constraint.")));
 	if (RelationGetDescr(ledger->actions.rel)->natts != ACTION_NCOLS)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),

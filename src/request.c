@@ -18,6 +18,7 @@
 
 #include "compat.h"
 #include "request.h"
+#include "access.h"
 #include "access/xact.h"
 #include "arg.h"
 #include "canon.h"
@@ -144,6 +145,23 @@ idem_request_identify(IdemRequest *r)
 	identify_under(r, confidential ? linitial(r->secrets) : NULL);
 }
 
+/* the secret that a row was made under, among those in use */
+static const IdemSecret *
+secret_in_use(const IdemRequest *r, text *id)
+{
+	ListCell   *lc;
+
+	foreach(lc, r->secrets)
+	{
+		if (idem_text_is(id, ((IdemSecret *) lfirst(lc))->id))
+			return lfirst(lc);
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_IDEM_SECRET_MISSING),
+			 errmsg("secret \"%s\" is not among those in use", text_to_cstring(id)),
+			 errhint("Make it known again by idem.use_secret.")));
+}
+
 /*
  * Probes for the action, where keys are confidential under every secret in
  * use: only if none of them knows it, it counts as absent, and as new under
@@ -188,7 +206,7 @@ idem_request_probe(IdemLedger *ledger, IdemRequest *r, IdemAction *row, Transact
 	}
 	else if ((found == IDEM_PRESENT || found == IDEM_HELD) && row->secret_id != NULL &&
 			 !idem_text_equal(row->secret_id, r->secret_id))
-		identify_under(r, idem_secret_of(text_to_cstring(row->secret_id)));
+		identify_under(r, secret_in_use(r, row->secret_id));
 	return found;
 }
 
@@ -533,6 +551,12 @@ idem_action_id(PG_FUNCTION_ARGS)
 						idem_required_text(fcinfo, 2, "scope"));
 	idem_request_key(&r, idem_required_text(fcinfo, 0, "key"));
 	r.rule = idem_rule_of(VARDATA_ANY(r.intent), VARSIZE_ANY_EXHDR(r.intent), false);
+	if (r.rule->confidential_key &&
+		(!idem_rule_lets_act(r.rule) || !idem_may_execute(GetUserId(), "claim_action")))
+		ereport(ERROR,
+				(errcode(ERRCODE_IDEM_NOT_PERMITTED),
+				 errmsg("ids of confidential keys are for those who may claim"),
+				 errdetail("Who could compute them could find out keys by trying.")));
 	id_under(&r, r.rule->confidential_key ? linitial(idem_secrets_in_use()) : NULL, id);
 	PG_RETURN_UUID_P(id);
 }

@@ -427,6 +427,31 @@ idem_stats_flushed(List *written)
 	LWLockRelease(shared->repeats_lock);
 }
 
+/* lets go of what belongs to databases that are not in the list any more */
+void
+idem_stats_keep_only(List *dbids)
+{
+	HASH_SEQ_STATUS status;
+	IdemRepeat *entry;
+
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < MAX_DATABASES; i++)
+	{
+		if (!list_member_oid(dbids, shared->databases[i].dbid))
+			memset(&shared->databases[i], 0, sizeof(IdemDatabase));
+	}
+	LWLockRelease(shared->lock);
+
+	LWLockAcquire(shared->repeats_lock, LW_EXCLUSIVE);
+	hash_seq_init(&status, repeats);
+	while ((entry = hash_seq_search(&status)) != NULL)
+	{
+		if (!list_member_oid(dbids, entry->key.dbid))
+			hash_search(repeats, &entry->key, HASH_REMOVE, NULL);
+	}
+	LWLockRelease(shared->repeats_lock);
+}
+
 /* the slot of this database, for the view worker_status; no row without preload */
 Datum
 idem_worker_state(PG_FUNCTION_ARGS)

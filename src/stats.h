@@ -71,6 +71,7 @@ extern void idem_stats_listen(uint32 bell);
 extern void idem_stats_await(uint32 bell, long milliseconds, long poll);
 extern void idem_stats_stop_listening(void);
 extern void idem_stats_launcher_started(void);
+extern void idem_stats_keep_only(List *dbids);
 extern bool idem_stats_get(Oid dbid, IdemDatabase *database);
 extern void idem_stats_put(const IdemDatabase *database);
 

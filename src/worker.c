@@ -137,9 +137,10 @@ is_listed(const char *name)
 	return false;
 }
 
-/* the databases that can be connected to, as OIDs in the caller's context */
+/* the databases there are, and the ones to serve, as OIDs in the caller's
+ * context */
 static List *
-list_databases(void)
+list_databases(List **all)
 {
 	MemoryContext context = CurrentMemoryContext;
 	List	   *databases = NIL;
@@ -155,6 +156,10 @@ list_databases(void)
 	{
 		Form_pg_database database = (Form_pg_database) GETSTRUCT(tuple);
 		MemoryContext old;
+
+		old = MemoryContextSwitchTo(context);
+		*all = lappend_oid(*all, database->oid);
+		MemoryContextSwitchTo(old);
 
 		/* an invalid one is left over by a DROP DATABASE that was broken off */
 		if (database->datistemplate || !database->datallowconn ||
@@ -245,9 +250,12 @@ static long
 go_round(void)
 {
 	long		nap = idem_worker_naptime * 1000L;
+	List	   *all = NIL;
+	List	   *to_serve = list_databases(&all);
 	ListCell   *lc;
 
-	foreach(lc, list_databases())
+	idem_stats_keep_only(all);
+	foreach(lc, to_serve)
 	{
 		long		left = milliseconds_until_turn(lfirst_oid(lc), GetCurrentTimestamp());
 
@@ -394,6 +402,7 @@ note_problem(IdemDatabase *database, const ErrorData *error)
 		ereport(WARNING,
 				(errcode(error->sqlerrcode),
 				 errmsg("idem_action maintenance failed: %s", error->message),
+				 errdetail("In the database with OID %u.", database->dbid),
 				 errhint("It is tried again; worker_status shows the problem while it lasts.")));
 	snprintf(database->problem, IDEM_MAX_PROBLEM, "%s", error->message);
 	database->block = 0;

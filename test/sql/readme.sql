@@ -11,6 +11,8 @@
 \echo :page
 \set page `"$PG_ABS_SRCDIR/readme/run" docs/operations.md`
 \echo :page
+\set page `"$PG_ABS_SRCDIR/readme/run" docs/maintenance.md`
+\echo :page
 \set page `"$PG_ABS_SRCDIR/readme/run" docs/analysis.md`
 \echo :page
 \set page `"$PG_ABS_SRCDIR/readme/run" docs/reference.md`
