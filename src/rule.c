@@ -317,7 +317,8 @@ idem_rule_of(const char *intent, int len, bool required)
 			ereport(ERROR,
 					(errcode(ERRCODE_IDEM_NO_RULE),
 					 errmsg("intent \"%s\" has no rule", name),
-					 errhint("Call idem.define_rule(intent => '%s', unique_by => '...', resolved_by => '...').", name)));
+					 errhint("Call idem.define_rule(intent => %s, unique_by => '...', resolved_by => '...').",
+							 quote_literal_cstr(name))));
 		return &defaults;
 	}
 	entry = hash_search(cache, name, HASH_ENTER, NULL);
