@@ -22,7 +22,7 @@ HERE = Path(__file__).absolute().parent
 TREE = HERE.parent.parent
 PG_CONFIG = os.environ.get('PG_CONFIG', 'pg_config')
 OWNER = pwd.getpwnam('postgres') if os.geteuid() == 0 else None
-
+AS_OWNER = {'user': OWNER.pw_uid, 'group': OWNER.pw_gid, 'extra_groups': []} if OWNER else {}
 CORES = os.sched_getaffinity(0) if hasattr(os, 'sched_getaffinity') else set()
 
 # One action of the work size: a key of about 30 bytes (in the statements),
@@ -47,10 +47,8 @@ RACE = f'\\set i :i + 1\n\\set n {BASE} + :run * 100000000 + :i * 2 + :client_id
 
 def command(*args, **options):
     """Run a program, as postgres where we are root; its output, or its error."""
-    if OWNER:
-        options |= {'user': OWNER.pw_uid, 'group': OWNER.pw_gid, 'extra_groups': []}
     done = subprocess.run([str(arg) for arg in args], text=True, check=False,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, **AS_OWNER, **options)
     if done.returncode != 0:
         raise SystemExit(f'{Path(args[0]).name} failed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}')
     return done.stdout
@@ -145,11 +143,13 @@ class Cluster:
     def sql(self, text, db='bench'):
         return command(*self.psql(db), '-c', text, cwd=self.home, env=self.env).strip()
 
-    def expect(self, query, count, db='bench'):
-        """A figure means something only where the calls have done their work."""
-        found = int(self.sql(f'SELECT {query}', db))
-        if found != count:
-            raise SystemExit(f'{query}: {found}, not {count}')
+    def expect(self, count, query, db='bench', **variables):
+        """A figure means something only where the calls do what they are thought to do."""
+        given = [f"-v{name}='{value}'" for name, value in (FACTS | variables).items()]
+        query = f'SELECT count(*) FROM ({query}) AS found'
+        found = command(*self.psql(db), *given, input=query, cwd=self.home, env=self.env)
+        if int(found) != count:
+            raise SystemExit(f'{found.strip()} rows, not {count}: {query}')
 
     def fresh(self, db='bench'):
         """An empty database with both contestants in it."""
@@ -162,7 +162,11 @@ class Cluster:
         """Completed actions with the numbers that SEEDED chooses among."""
         for side in BOTH:
             self.pgbench(side.batch_life(SEED), count=SEEDED_ACTIONS // 1000, db=db, size=1000)
-            self.expect(f"count(*) FROM {side.table} WHERE state = 'completed'", SEEDED_ACTIONS, db)
+            self.expect(SEEDED_ACTIONS, f"SELECT FROM {side.table} WHERE state = 'completed'", db)
+            for what in 'repeat', 'repeat with params', 'repeat batch', 'repeat batch with params':
+                self.expect(100 if 'batch' in what else 1,
+                            f"SELECT FROM ({side.says[what]}) AS a WHERE state = 'completed' AND result IS NOT NULL",
+                            db, n=BASE + 1, size=100)
         self.sql('VACUUM ANALYZE', db)
 
     def open(self, actions, sides=BOTH, db='bench'):
@@ -173,7 +177,7 @@ class Cluster:
             self.sql(f'CREATE TABLE opened_{side.name} AS SELECT row_number() OVER (ORDER BY ctid) AS n, action_id, claim_id'
                      f' FROM {side.table} WHERE lease_until IS NOT NULL', db)
             self.sql(f'CREATE INDEX ON opened_{side.name} (n)', db)
-            self.expect(f'count(*) FROM opened_{side.name}', actions, db)
+            self.expect(actions, f'SELECT FROM opened_{side.name}', db)
         self.sql('VACUUM ANALYZE', db)
 
     def pgbench(self, script, clients=1, seconds=0, count=0, db='bench', log=False, **variables):
@@ -231,9 +235,8 @@ class Cluster:
     @contextlib.contextmanager
     def holding(self, text, db='bench'):
         """A session that has run `text` in a transaction and keeps it open."""
-        options = {'user': OWNER.pw_uid, 'group': OWNER.pw_gid, 'extra_groups': []} if OWNER else {}
         with subprocess.Popen(self.psql(db), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                              cwd=self.home, env=self.env, **options) as session:
+                              cwd=self.home, env=self.env, **AS_OWNER) as session:
             session.stdin.write(f'BEGIN; {text}; SELECT $$holding$$;\n')
             session.stdin.flush()
             for line in session.stdout:
@@ -268,8 +271,6 @@ class Bench:
             self.paths['extension_control_path'] = f"'{root}{share}:$system'"
         else:                                                                  # Debian's 15 to 17
             self.paths['extension_destdir'] = f"'{root}'"
-        if not (Path(f'{root}{lib}') / 'idem_action.so').exists():             # nothing to preload
-            self.paths['shared_preload_libraries'] = "''"
         return self
 
     def __exit__(self, *failure):
