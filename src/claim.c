@@ -185,6 +185,9 @@ claim_waiting(IdemRequest *r, int64 wait, Try *t)
 		if ((t->verdict.outcome != IDEM_CONTENDED && t->verdict.outcome != IDEM_OUT_IN_PROGRESS) ||
 			now >= deadline)
 			break;
+		/* nobody ends a wait for oneself */
+		if (t->known && idem_ledger_is_own(ledger))
+			break;
 
 		/* to the deadline, or to the end of the holder's lease */
 		left = Max(1, (deadline - now) / 1000);

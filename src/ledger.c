@@ -383,7 +383,8 @@ idem_ledger_open(bool for_writing)
 						ledger->actions.rel->trigdesc->triggers[0].tgname),
 				 errdetail("The ledger writes its rows directly, so a trigger or a foreign key on them would not fire."),
 				 errhint("Drop the trigger, or the foreign key that made it.")));
-	if (for_writing && RelationGetDescr(ledger->actions.rel)->constr->num_check > ACTION_NCHECKS)
+	if (for_writing && RelationGetDescr(ledger->actions.rel)->constr != NULL &&
+		RelationGetDescr(ledger->actions.rel)->constr->num_check > ACTION_NCHECKS)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("table idem_actions has a CHECK constraint that is not the ledger's"),
@@ -536,6 +537,15 @@ idem_ledger_surely_absent(IdemLedger *ledger, const pg_uuid_t *id)
 	ExecDropSingleTupleTableSlot(slot);
 	UnregisterSnapshot(snapshot);
 	return !found;
+}
+
+/* whether this transaction wrote the version last probed */
+bool
+idem_ledger_is_own(IdemLedger *ledger)
+{
+	HeapTupleHeader header = ExecFetchSlotHeapTuple(ledger->found, false, NULL)->t_data;
+
+	return TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(header));
 }
 
 /* lets go of the version last probed, before a wait */

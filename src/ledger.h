@@ -59,6 +59,7 @@ extern void idem_ledger_close(IdemLedger *ledger);
 extern IdemFound idem_ledger_probe(IdemLedger *ledger, const pg_uuid_t *id,
 								   IdemAction *action, TransactionId *holder);
 extern bool idem_ledger_surely_absent(IdemLedger *ledger, const pg_uuid_t *id);
+extern bool idem_ledger_is_own(IdemLedger *ledger);
 extern void idem_ledger_rest(IdemLedger *ledger);
 extern void idem_ledger_wait(TransactionId holder);
 extern bool idem_ledger_wait_until(TransactionId holder, TimestampTz until);

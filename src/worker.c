@@ -42,6 +42,7 @@
 #include "access/xact.h"
 #include "catalog/pg_database.h"
 #include "catalog/pg_extension.h"
+#include "commands/dbcommands.h"
 #include "commands/extension.h"
 #include "maintenance.h"
 #include "miscadmin.h"
@@ -396,13 +397,12 @@ work(IdemDatabase *database)
 
 /* an error ends the session; it is said once, until something else happens */
 static void
-note_problem(IdemDatabase *database, const ErrorData *error)
+note_problem(IdemDatabase *database, const char *name, const ErrorData *error)
 {
 	if (strncmp(database->problem, error->message, IDEM_MAX_PROBLEM - 1) != 0)
 		ereport(WARNING,
 				(errcode(error->sqlerrcode),
-				 errmsg("idem_action maintenance failed: %s", error->message),
-				 errdetail("In the database with OID %u.", database->dbid),
+				 errmsg("idem_action maintenance failed in \"%s\": %s", name, error->message),
 				 errhint("It is tried again; worker_status shows the problem while it lasts.")));
 	snprintf(database->problem, IDEM_MAX_PROBLEM, "%s", error->message);
 	database->block = 0;
@@ -417,6 +417,7 @@ idem_worker_main(Datum arg)
 	Oid			dbid = DatumGetObjectId(arg);
 	MemoryContext context;
 	IdemDatabase database;
+	char	   *name;
 
 	accept_signals();
 	/* before connecting, which takes a lock too */
@@ -427,6 +428,9 @@ idem_worker_main(Datum arg)
 	(void) idem_stats_get(dbid, &database);
 	context = AllocSetContextCreate(TopMemoryContext, "idem_action session",
 									ALLOCSET_DEFAULT_SIZES);
+	StartTransactionCommand();
+	name = MemoryContextStrdup(context, get_database_name(dbid));
+	CommitTransactionCommand();
 	MemoryContextSwitchTo(context);
 	PG_TRY();
 	{
@@ -440,7 +444,7 @@ idem_worker_main(Datum arg)
 		error = CopyErrorData();
 		FlushErrorState();
 		AbortCurrentTransaction();
-		note_problem(&database, error);
+		note_problem(&database, name, error);
 	}
 	PG_END_TRY();
 	idem_stats_put(&database);

@@ -415,6 +415,36 @@ $node->call('approve_action', action_id => $node->safe_psql('postgres', q{SELECT
 my ($approved) = take('approve');
 is($approved->{draft}{text}, 'two', 'approval: then, with the draft that was approved');
 
+# A39: regenerated output is not authorisation, and what nobody approved never goes out
+$node->call('enqueue_action', key => 'bare', intent => 'approve', params => { to => 'a' });
+$node->call('approve_action', action_id => $node->safe_psql('postgres', q{SELECT idem.action_id('bare', 'approve')}), revision => 1);
+my $bare_approved = $node->claim(key => 'bare', intent => 'approve', params => { to => 'a' }, draft => { text => 'never seen' });
+is($bare_approved->{draft}, undef, 'A39: approved without a draft, it gets none from the caller');
+is( $node->sqlstate(
+		"SELECT idem.begin_effect('$bare_approved->{action_id}', '$bare_approved->{claim_id}', '{\"text\": \"never seen\"}')"),
+	'IA008',
+	'A39: nor at the last look');
+
+$node->rule('approve-later', on_uncertain => 'repeat');
+enqueue('approve-later', 'k');
+my ($unapproved) = take('approve-later');
+age($unapproved->{action_id}, '6 min');
+$node->rule('approve-later', on_uncertain => 'repeat', requires_approval => 'true');
+is($node->claim(key => 'k', intent => 'approve-later')->{outcome},
+	'awaiting_approval', 'approval asked for since: a lapsed lease is not handed out to a claim');
+is(keys_of(take('approve-later')), '', 'approval asked for since: nor to a taker');
+
+# a search of an earlier generation grants nothing
+my $generation = $node->claim(key => 'generation', intent => 'doubt-verify');
+complete($generation);
+$node->call('rerun_action', action_id => $generation->{action_id}, reason => 'again');
+foreach my $found ('false', undef)
+{
+	my $late = $node->call('verify_action',
+		action_id => $generation->{action_id}, claim_id => $generation->{claim_id}, found => $found);
+	ok(!$late->{granted}, 'verify_action by a claim of an earlier generation grants nothing');
+}
+
 $node->rule('pause', on_uncertain => 'verify');
 enqueue('pause', "k$_") foreach 1 .. 2;
 my ($paused) = take('pause', max => 1);

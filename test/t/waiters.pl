@@ -217,11 +217,7 @@ until_waiting(1);
 is($node->safe_psql('postgres', "SELECT pg_terminate_backend(pid, 3000) FROM pg_stat_activity WHERE $waiting"), 't', 'a waiter can be terminated');
 
 $node->safe_psql('postgres', 'CALL idem.run_maintenance()');
-TODO:
-{
-	local $TODO = 'claim.c: the verdict of "contended" is left as it was, or unset';
-	is($node->safe_psql('postgres', "SELECT contended FROM idem.stat_intents WHERE source = 'met'"), 2, 'contended calls are counted');
-}
+is($node->safe_psql('postgres', "SELECT contended FROM idem.stat_intents WHERE source = 'met'"), 2, 'contended calls are counted');
 
 # --- without preload --------------------------------------------------------
 

@@ -131,12 +131,8 @@ $node->safe_psql('no_role', 'UPDATE pg_namespace SET nspowner = 10 WHERE nspname
 database('held');
 my $session = $node->session;
 $session->query_safe('BEGIN; ALTER DATABASE held RENAME TO kept');
-TODO:
-{
-	# the worker waits for the database's lock while it connects, without a timeout
-	local $TODO = 'the launcher waits for a worker that cannot connect';
-	others_are_served('a rename that is open') foreach 1 .. 2;
-}
+# the worker waits for the database's lock while it connects, without a timeout
+others_are_served('a rename that is open') foreach 1 .. 2;
 $session->query_safe('ROLLBACK');
 $session->quit;
 
@@ -160,12 +156,8 @@ foreach my $case ([ 'no_files', 'files are gone' ], [ 'broken_off', 'DROP DATABA
 	others_are_served($what);
 	others_are_served($what);
 	my @fatal = lines_since($offset, 'FATAL');
-TODO:
-	{
-		# what the worker would note is not noted where it cannot connect
-		local $TODO = 'a worker that cannot connect is started again at once';
-		cmp_ok(scalar(@fatal), '<=', 1, "$what: no FATAL again and again") or diag($fatal[0], ' ... ', scalar(@fatal), ' times');
-	}
+	# what the worker would note is not noted where it cannot connect
+	cmp_ok(scalar(@fatal), '<=', 1, "$what: no FATAL again and again") or diag($fatal[0], ' ... ', scalar(@fatal), ' times');
 	if ($name eq 'no_files')
 	{
 		rename $node->data_dir . "/base/$oid.away", $node->data_dir . "/base/$oid" or die;
@@ -200,11 +192,7 @@ others_are_served('many repeats');	# a round of the launcher
 others_are_served('many repeats');
 $node->safe_psql('postgres', q{SELECT idem.claim_action('served-1', 'probe', source => 'later')});
 $node->safe_psql('postgres', 'CALL idem.run_maintenance()');
-TODO:
-{
-	local $TODO = 'counters of a database that was dropped stay in shared memory';
-	is($node->safe_psql('postgres', q{SELECT sum(n) FROM idem.repeats WHERE source = 'later'}), 1, 'a dropped database leaves its room to others');
-}
+is($node->safe_psql('postgres', q{SELECT sum(n) FROM idem.repeats WHERE source = 'later'}), 1, 'a dropped database leaves its room to others');
 
 # --- said once --------------------------------------------------------------
 
@@ -218,11 +206,7 @@ foreach my $name (sort keys %damage)
 my @said = lines_since($start, 'idem_action maintenance failed');
 is(scalar(@said), scalar(keys %damage), 'one warning for each that is damaged, not one for each pass') or diag(join "\n", @said);
 
-TODO:
-{
-	local $TODO = 'the warning does not name the database, and a log_line_prefix need not';
-	is(scalar(grep { my $name = $_; grep { /"$name"/ } @said } keys %damage), scalar(keys %damage), 'each names its database');
-}
+is(scalar(grep { my $name = $_; grep { /"$name"/ } @said } keys %damage), scalar(keys %damage), 'each names its database');
 
 $node->stop('immediate');
 done_testing();

@@ -86,12 +86,5 @@ is($standby->safe_psql('postgres', q{SELECT count(*) FROM idem.worker_status WHE
 is(join("\n", grep { /maintenance failed|FATAL:  / && !/FATAL:  (?:terminating|could not (?:connect|receive))/ } log_since($offset)),
 	'', 'promoted: no complaint');
 
-TODO:
-{
-	local $TODO = 'issue 5: a changed timeline is said in the log and by worker_status';
-	like($standby->safe_psql('postgres', 'SELECT problem FROM idem.worker_status'), qr/timeline/, 'promoted: said by worker_status');
-	ok((grep { /timeline/ && /after_restore/ } log_since($offset)), 'promoted: said in the log');
-}
-
 $standby->stop;
 done_testing();
