@@ -131,7 +131,7 @@ $node->safe_psql('no_role', 'UPDATE pg_namespace SET nspowner = 10 WHERE nspname
 database('held');
 my $session = $node->session;
 $session->query_safe('BEGIN; ALTER DATABASE held RENAME TO kept');
-# the worker waits for the database's lock while it connects, without a timeout
+# a connection would wait for its lock: the launcher passes it over
 others_are_served('a rename that is open') foreach 1 .. 2;
 $session->query_safe('ROLLBACK');
 $session->quit;
@@ -156,7 +156,7 @@ foreach my $case ([ 'no_files', 'files are gone' ], [ 'broken_off', 'DROP DATABA
 	others_are_served($what);
 	others_are_served($what);
 	my @fatal = lines_since($offset, 'FATAL');
-	# what the worker would note is not noted where it cannot connect
+	# the launcher expects nothing of a worker before it starts one
 	cmp_ok(scalar(@fatal), '<=', 1, "$what: no FATAL again and again") or diag($fatal[0], ' ... ', scalar(@fatal), ' times');
 	if ($name eq 'no_files')
 	{
