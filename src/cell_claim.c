@@ -34,7 +34,8 @@ idem_tell_state(IdemVerdict *v, const IdemRequest *r)
 static void
 claim_by_judgement(IdemVerdict *v, const IdemRequest *r, IdemJudgement judgement)
 {
-	if (r->call == IDEM_CALL_SWEEP)
+	/* an approval may be asked for since the action was handed out */
+	if (r->call == IDEM_CALL_SWEEP || idem_lacks_approval(&v->after, r))
 	{
 		idem_tell_state(v, r);
 		return;

@@ -175,38 +175,20 @@ idem_resolve_held(IdemVerdict *v, const IdemRequest *r)
 		idem_resolve(v, r);
 }
 
-void
-idem_resolve_completed(IdemVerdict *v, const IdemRequest *r)
-{
-	IdemAction *a = &v->after;
-
-	if (r->decision != IDEM_HAPPENED)
-		v->note = "refused: the action is completed; rerun_action does it once more on purpose";
-	else if (idem_double_open(a))
-	{
-		a->reason = NULL;
-		idem_keep_success(v, r);
-		decided(v, r, "resolved");
-	}
-	else if (r->external_ref == NULL || idem_text_equal(a->external_ref, r->external_ref))
-		v->accepted = true;
-	else
-		v->note = "refused: the action is completed with another external_ref";
-}
-
+/* a completion that only the row tells, before the row stops telling it */
 static void
-start_generation(IdemVerdict *v, const IdemRequest *r)
+tell_completion(IdemVerdict *v, const IdemRequest *r)
 {
 	IdemAction *a = &v->after;
 	ListCell   *lc;
 	bool		told = false;
 
-	/* a straight completion is told by its row only: now it becomes past */
 	foreach(lc, r->past)
 	{
 		IdemPast   *past = lfirst(lc);
 
-		if (idem_uuid_equal(&past->claim_id, &a->claim_id) && strcmp(past->event, "succeeded") == 0)
+		if (idem_uuid_equal(&past->claim_id, &a->claim_id) && strcmp(past->event, "succeeded") == 0 &&
+			idem_detail_bool(past->detail, "accepted"))
 			told = true;
 	}
 	if (idem_text_is(a->ended_by, "succeeded") && !told)
@@ -222,6 +204,34 @@ start_generation(IdemVerdict *v, const IdemRequest *r)
 		line->detail = idem_detail_end(&d);
 		line->content = idem_content_of("result", a->result);
 	}
+}
+
+void
+idem_resolve_completed(IdemVerdict *v, const IdemRequest *r)
+{
+	IdemAction *a = &v->after;
+
+	if (r->decision != IDEM_HAPPENED)
+		v->note = "refused: the action is completed; rerun_action does it once more on purpose";
+	else if (idem_double_open(a))
+	{
+		a->reason = NULL;
+		tell_completion(v, r);
+		idem_keep_success(v, r);
+		decided(v, r, "resolved");
+	}
+	else if (r->external_ref == NULL || idem_text_equal(a->external_ref, r->external_ref))
+		v->accepted = true;
+	else
+		v->note = "refused: the action is completed with another external_ref";
+}
+
+static void
+start_generation(IdemVerdict *v, const IdemRequest *r)
+{
+	IdemAction *a = &v->after;
+
+	tell_completion(v, r);
 	decided(v, r, "rerun");
 	if (r->draft != NULL)
 	{

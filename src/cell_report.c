@@ -95,7 +95,11 @@ idem_complete_again(IdemVerdict *v, const IdemRequest *r)
 		v->changes = true;
 	}
 	if (r->external_ref == NULL || idem_text_equal(a->external_ref, r->external_ref))
+	{
 		note_success(v, idem_text_is(a->ended_by, "succeeded_late"));
+		if (v->changes)
+			idem_record_report(v, r);
+	}
 	else
 		idem_second_result(v, r);
 }
@@ -260,7 +264,7 @@ idem_searched(IdemVerdict *v, const IdemRequest *r)
 			idem_end_claim(a, "searched");
 			idem_to_final(a, IDEM_CANCELLED, r);
 		}
-		else if (r->paused)
+		else if (r->paused || idem_lacks_approval(a, r))
 		{
 			idem_end_claim(a, "searched");
 			idem_to_pending(a, r->now);
@@ -276,10 +280,10 @@ idem_searched(IdemVerdict *v, const IdemRequest *r)
 	idem_record_report(v, r);
 	if (a->state == IDEM_IN_PROGRESS)
 		v->outcome = IDEM_CLAIMED;
-	else if (a->state == IDEM_PENDING)
+	else if (a->state == IDEM_PENDING && !idem_lacks_approval(a, r))
 		v->outcome = IDEM_PAUSED;
 	else
-		idem_tell_state(v, r);
+		v->outcome = idem_outcome_of(a, r->rule);
 }
 
 /*-------------------------------------------------------------------------

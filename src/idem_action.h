@@ -52,6 +52,7 @@ typedef enum IdemState
 /* what a claim is answered with */
 typedef enum IdemOutcome
 {
+	IDEM_UNKNOWN,				/* first: nothing is granted by omission */
 	IDEM_CLAIMED,
 	IDEM_VERIFY,
 	IDEM_OUT_COMPLETED,
@@ -64,8 +65,7 @@ typedef enum IdemOutcome
 	IDEM_OUT_NEEDS_ATTENTION,
 	IDEM_OUT_FAILED,
 	IDEM_OUT_CANCELLED,
-	IDEM_MISMATCH,
-	IDEM_UNKNOWN
+	IDEM_MISMATCH
 } IdemOutcome;
 
 typedef struct IdemAction

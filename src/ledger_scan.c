@@ -73,7 +73,9 @@ is_wanted(const IdemWalk *walk)
 			return is_past(slot, COL_LEASE_UNTIL, walk->now) ||
 				is_past(slot, COL_FORGET_AFTER, walk->now) ||
 				(is_past(slot, COL_PURGE_AFTER, walk->now) &&
-				 !DatumGetBool(slot->tts_values[COL_PURGED]));
+				 (!DatumGetBool(slot->tts_values[COL_PURGED]) ||
+				  !slot_attisnull(slot, COL_DRAFT + 1)));	/* of a rerun after a
+															 * purge */
 		case IDEM_WANT_OPEN:
 			return !slot->tts_isnull[COL_DUE_AT] || !slot->tts_isnull[COL_LEASE_UNTIL];
 		case IDEM_WANT_FINAL:

@@ -30,6 +30,13 @@ idem_draft_equal(Jsonb *a, Jsonb *b)
 	return compareJsonbContainers(&a->root, &b->root) == 0;
 }
 
+/* unapproved actions are never handed out, not even to be searched for */
+bool
+idem_lacks_approval(const IdemAction *a, const IdemRequest *r)
+{
+	return r->rule->requires_approval && !a->approved;
+}
+
 /* two different successes are known, and no person has looked yet */
 bool
 idem_double_open(const IdemAction *a)
@@ -122,11 +129,9 @@ idem_hand_out(IdemVerdict *v, const IdemRequest *r, bool verifying)
 		a->params_digest = r->params_digest;
 		a->purged = false;
 	}
-	if (a->draft == NULL && r->draft != NULL)
-	{
+	/* what nobody approved never goes out */
+	if (a->draft == NULL && !r->rule->requires_approval)
 		a->draft = r->draft;
-		a->purged = false;
-	}
 	v->changes = true;
 	v->outcome = verifying ? IDEM_VERIFY : IDEM_CLAIMED;
 }

@@ -252,7 +252,7 @@ situation_of(const IdemAction *a, const IdemRequest *r)
 	switch (a->state)
 	{
 		case IDEM_PENDING:
-			if (r->rule->requires_approval && !a->approved)
+			if (idem_lacks_approval(a, r))
 				return UNAPPROVED;
 			return a->due_at <= r->now ? PENDING_DUE : PENDING_LATER;
 		case IDEM_IN_PROGRESS:
@@ -394,7 +394,6 @@ settled_by_past(IdemVerdict *v, const IdemRequest *r, Arrival arrival)
 		/* a search that said "not there" before: while it holds, its grant */
 		if (r->call == IDEM_CALL_SEARCHED)
 		{
-			idem_tell_state(v, r);
 			if (v->accepted && arrival == SEARCHED && !r->inconclusive &&
 				v->after.state == IDEM_IN_PROGRESS && v->after.lease_until > r->now)
 				v->outcome = IDEM_CLAIMED;
@@ -437,6 +436,7 @@ decide(const IdemAction *action, const IdemRequest *r, IdemVerdict *v)
 	v->generation = action->generation;
 	v->worker = action->worker;
 	v->queued = action->due_at != IDEM_NEVER;
+	v->outcome = idem_outcome_of(action, r->rule);
 
 	if (IDEM_IS_CLAIM(r->call))
 	{
@@ -467,8 +467,6 @@ decide(const IdemAction *action, const IdemRequest *r, IdemVerdict *v)
 
 	transitions[situation][arrival] (v, r);
 
-	if (r->call == IDEM_CALL_SEARCHED && !v->changes)
-		idem_tell_state(v, r);
 	if (IDEM_IS_CLAIM(r->call) && v->outcome == IDEM_PAUSED)
 	{
 		/* only in place of a hand-out: then nothing is written */

@@ -426,6 +426,11 @@ class Model:
             # same facts, same answer; once it was told "too late", that one
             a.told.add((claim_id, "success", ref))
             return Answer(accepted=ANY if (claim_id, "success", ref) in a.reports else True)
+        if (a.state == "completed" and a.claim_id == claim_id and a.external_ref is None
+                and (claim_id, "success", ref) in a.reports):
+            # told before and not taken: the same again, or filled in now
+            a.external_ref = ANY
+            return Answer()
         return self.report(a, claim_id, "success", ref, decide)
 
     def delay(self, a, rule, now, retry_after):
