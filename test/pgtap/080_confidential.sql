@@ -2,7 +2,7 @@
 -- What becomes of confidential keys and fields in the life of a row: batches,
 -- purge, rerun, erase and forgetting, also under an older secret.
 --
-SELECT plan(35);
+SELECT plan(38);
 
 CREATE SCHEMA t;
 SET search_path = t, public;
@@ -87,6 +87,22 @@ SELECT ok((SELECT granted FROM idem.claim_action('two', 'both', '{"to": "+4930V"
 SELECT is(secret_of(idem.action_id('two', 'both')), 'p3 p3', 'under the current secret');
 SELECT is((SELECT count(*) FROM idem.idem_actions WHERE action_id = :'two'), 0::bigint, 'the old row is gone');
 SELECT ok(NOT (SELECT granted FROM idem.claim_action('two', 'both', '{"to": "+4930V"}')), 'once');
+
+-- who may only look cannot find out keys by trying
+CREATE ROLE regress_idem_looks;
+SELECT idem.grant_access('regress_idem_looks', 'analyst') \g /dev/null
+GRANT USAGE ON SCHEMA t TO regress_idem_looks;
+SET ROLE regress_idem_looks;
+SELECT throws_ok($$SELECT idem.action_id('two', 'both')$$, 'IA008', NULL, 'an analyst gets no id of a confidential key');
+SELECT lives_ok($$SELECT idem.action_id('two', 'plain')$$, 'of a plain one it does');
+RESET ROLE;
+SELECT idem.grant_access('regress_idem_looks', 'worker') \g /dev/null
+SET ROLE regress_idem_looks;
+SELECT lives_ok($$SELECT idem.action_id('two', 'both')$$, 'and so does who may claim');
+RESET ROLE;
+SELECT idem.revoke_access('regress_idem_looks', 'worker'), idem.revoke_access('regress_idem_looks', 'analyst') \g /dev/null
+DROP OWNED BY regress_idem_looks;
+DROP ROLE regress_idem_looks;
 
 -- all of it
 SELECT results_eq('SELECT id, current FROM idem.secrets ORDER BY 1', $$VALUES ('p1', false), ('p2', false), ('p3', true)$$, 'the secrets in use');
