@@ -153,14 +153,17 @@ for my $part (1 .. 5)
 		SELECT pg_relation_size('idem.idem_actions') / 1024, pg_relation_size('idem.idem_actions_pkey') / 1024,
 			(SELECT count(*) FROM idem.idem_actions)}) ];
 	note("part $part: heap $sizes[-1][0] kB, index $sizes[-1][1] kB, $sizes[-1][2] actions");
+
+	# how fast parts follow each other is the machine's; each finds the room of the last
+	$node->poll_query_until('postgres', 'SELECT count(*) = 0 FROM idem.idem_actions');
+	$node->safe_psql('postgres', 'VACUUM idem.idem_actions');
 }
-$node->poll_query_until('postgres', 'SELECT count(*) = 0 FROM idem.idem_actions');
 is($node->safe_psql('postgres', 'SELECT count(*) FROM idem.idem_actions'), 0, 'flat: all are forgotten in the end');
-# of the first parts, which had nothing to reuse; a page or two is nothing
+# of the first part, which had nothing to reuse; a page or two is nothing
 foreach my $what ([ 'heap', 0, 4096 ], [ 'index', 1, 1024 ])
 {
 	my ($name, $i, $least) = @$what;
-	my $largest = (sort { $b <=> $a } $least / 2, map { $_->[$i] } @sizes[ 0 .. 1 ])[0];
+	my $largest = (sort { $b <=> $a } $least / 2, $sizes[0][$i])[0];
 	cmp_ok($sizes[-1][$i], '<=', 2 * $largest, "flat: the $name, $sizes[-1][$i] kB after $largest kB");
 }
 
