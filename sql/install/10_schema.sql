@@ -78,7 +78,7 @@ CREATE TABLE idem.idem_actions (
 		AND (claim_id IS NULL) = (first_claimed_at IS NULL)
 		AND (claim_id IS NULL) = (attempt = 0)),
 	CONSTRAINT ended_claim_exists CHECK (ended_by IS NULL OR claim_id IS NOT NULL)
-) WITH (fillfactor = 92, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
+) WITH (fillfactor = 95, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 COMMENT ON TABLE idem.idem_actions IS 'every action as it is now; written by the functions of schema idem only';
 COMMENT ON COLUMN idem.idem_actions.action_id IS 'UUIDv8 of (scope, intent, key), see docs/action-id.md';
 COMMENT ON COLUMN idem.idem_actions.revision IS 'grows with every change but extend and purge';
