@@ -203,7 +203,8 @@ foreach my $name (sort keys %damage)
 			"SELECT xact_rollback >= $tried{$name} + 2 FROM pg_stat_database WHERE datname = '$name'"),
 		"$name: tried more than once");
 }
-my @said = lines_since($start, 'idem_action maintenance failed');
+# (the one without an owner may have been met before it was given back)
+my @said = grep { !/"no_role"/ } lines_since($start, 'idem_action maintenance failed');
 is(scalar(@said), scalar(keys %damage), 'one warning for each that is damaged, not one for each pass') or diag(join "\n", @said);
 
 is(scalar(grep { my $name = $_; grep { /"$name"/ } @said } keys %damage), scalar(keys %damage), 'each names its database');
