@@ -369,10 +369,11 @@ idem_ledger_open(bool for_writing)
 		PreventCommandIfReadOnly("writing to the ledger");
 		PreventCommandIfParallelMode("writing to the ledger");
 		PreventCommandDuringRecovery("writing to the ledger");
-		idem_stats_note_use();
 	}
 	ledger->lockmode = for_writing ? RowExclusiveLock : AccessShareLock;
 	idem_table_open(&ledger->actions, "idem_actions", ledger->lockmode);
+	if (for_writing)
+		idem_stats_note_use(RelationGetRelid(ledger->actions.rel));
 
 	/* a lock held already lets no news in, and rules hold from the next call */
 	AcceptInvalidationMessages();
@@ -626,10 +627,26 @@ raise_unserializable(void)
 			 errhint("Run the transaction again.")));
 }
 
-/* who waits for the action to be over, or for something to take */
-static void
-ring_waiters(const IdemAction *before, const IdemAction *after)
+/* when maintenance has something to do about the action; IDEM_NEVER for nothing */
+static TimestampTz
+due_for_maintenance(const IdemAction *action)
 {
+	if (action->lease_until != IDEM_NEVER)
+		return action->lease_until;
+	return action->purged ? action->forget_after : action->purge_after;
+}
+
+/*
+ * Tells whoever waits for the action to be over, or for something to take, and
+ * the launcher when it is to look at the action again.
+ */
+static void
+tell_others(const IdemAction *before, const IdemAction *after)
+{
+	TimestampTz due = due_for_maintenance(after);
+
+	if (due != IDEM_NEVER)
+		idem_stats_due_at_commit(due);
 	if (before != NULL && before->state == IDEM_IN_PROGRESS && after->state != IDEM_IN_PROGRESS)
 		idem_stats_ring_at_commit(idem_stats_bell_of(&after->action_id, sizeof(pg_uuid_t)));
 	if (after->state == IDEM_PENDING)
@@ -669,10 +686,8 @@ idem_ledger_insert(IdemLedger *ledger, const IdemAction *action, bool wait)
 	inserted = idem_table_insert(&ledger->actions, RelationGetRelid(ledger->pkey));
 	if (inserted)
 	{
-		{
-			idem_queue_add(action);
-			ring_waiters(NULL, action);
-		}
+		idem_queue_add(action);
+		tell_others(NULL, action);
 	}
 	else
 	{
@@ -756,7 +771,7 @@ idem_ledger_update(IdemLedger *ledger, const IdemAction *before,
 	idem_table_index_update(&ledger->actions, update_indexes);
 	idem_queue_remove(before);
 	idem_queue_add(after);
-	ring_waiters(before, after);
+	tell_others(before, after);
 	CommandCounterIncrement();
 	return IDEM_WRITTEN;
 }

@@ -25,6 +25,7 @@
 #include "ledger_scan.h"
 #include "columns.h"
 #include "miscadmin.h"
+#include "stats.h"
 #include "storage/bufmgr.h"
 #include "utils/snapmgr.h"
 
@@ -43,6 +44,7 @@ idem_walk_start(IdemWalk *walk, IdemLedger *ledger, IdemWanted wanted,
 	walk->ledger = ledger;
 	walk->wanted = wanted;
 	walk->now = GetCurrentTimestamp();
+	walk->upcoming = 0;
 	walk->from = from;
 	walk->end = from < total && nblocks < total - from ? from + nblocks : total;
 	walk->scan = NULL;
@@ -55,14 +57,22 @@ idem_walk_start(IdemWalk *walk, IdemLedger *ledger, IdemWanted wanted,
 	walk->scan = table_beginscan_tidrange(rel, walk->snapshot, &first, &last, 0);
 }
 
+/* a moment that is over; one that is not is kept where it is the next */
 static bool
-is_past(const TupleTableSlot *slot, int col, TimestampTz now)
+is_past(IdemWalk *walk, int col)
 {
-	return !slot->tts_isnull[col] && DatumGetTimestampTz(slot->tts_values[col]) <= now;
+	TupleTableSlot *slot = walk->slot;
+	TimestampTz due = DatumGetTimestampTz(slot->tts_values[col]);
+
+	if (slot->tts_isnull[col])
+		return false;
+	if (due > walk->now)
+		walk->upcoming = idem_earlier(walk->upcoming, due);
+	return due <= walk->now;
 }
 
 static bool
-is_wanted(const IdemWalk *walk)
+is_wanted(IdemWalk *walk)
 {
 	TupleTableSlot *slot = walk->slot;
 
@@ -70,9 +80,9 @@ is_wanted(const IdemWalk *walk)
 	switch (walk->wanted)
 	{
 		case IDEM_WANT_DUE:
-			return is_past(slot, COL_LEASE_UNTIL, walk->now) ||
-				is_past(slot, COL_FORGET_AFTER, walk->now) ||
-				(is_past(slot, COL_PURGE_AFTER, walk->now) &&
+			return is_past(walk, COL_LEASE_UNTIL) ||
+				is_past(walk, COL_FORGET_AFTER) ||
+				(is_past(walk, COL_PURGE_AFTER) &&
 				 (!DatumGetBool(slot->tts_values[COL_PURGED]) ||
 				  !slot_attisnull(slot, COL_DRAFT + 1)));	/* of a rerun after a
 															 * purge */

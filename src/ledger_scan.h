@@ -30,6 +30,8 @@ typedef struct IdemWalk
 	IdemLedger *ledger;
 	IdemWanted	wanted;
 	TimestampTz now;
+	TimestampTz upcoming;		/* what IDEM_WANT_DUE will want first, 0 for
+								 * nothing */
 	Snapshot	snapshot;
 	TableScanDesc scan;
 	TupleTableSlot *slot;

@@ -36,6 +36,7 @@
 #include "executor/spi.h"
 #include "ledger_scan.h"
 #include "miscadmin.h"
+#include "settings.h"
 #include "stats.h"
 #include "transition.h"
 #include "utils/builtins.h"
@@ -160,6 +161,9 @@ idem_maintenance_batch(IdemPass *pass, int batch)
 		pass->block = walk.end;
 		at_end = idem_walk_end(&walk);
 	}
+	pass->upcoming = idem_earlier(pass->upcoming, walk.upcoming);
+	if (changed < batch / 2)
+		pass->walked += GetCurrentTimestamp() - walk.now;
 	MemoryContextDelete(row_context);
 	idem_ledger_close(ledger);
 	PopActiveSnapshot();
@@ -345,6 +349,7 @@ idem_after_restore(PG_FUNCTION_ARGS)
 	IdemAction	row;
 	text	   *note;
 	TimestampTz since;
+	IdemOwner	caller;
 	int64		changed = 0;
 
 	if (PG_ARGISNULL(0) || PG_ARGISNULL(1))
@@ -385,6 +390,11 @@ idem_after_restore(PG_FUNCTION_ARGS)
 	}
 	(void) idem_walk_end(&walk);
 	idem_ledger_close(ledger);
+	SPI_connect();
+	idem_owner_enter(&caller);
+	(void) idem_adopt("timeline");
+	idem_owner_leave(&caller);
+	SPI_finish();
 	ForceSyncCommit();
 	PG_RETURN_INT64(changed);
 }

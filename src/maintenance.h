@@ -14,22 +14,20 @@
 #define IDEM_MAINTENANCE_H
 
 #include "nodes/pg_list.h"
+#include "datatype/timestamp.h"
 #include "storage/block.h"
 
 /* where a pass over the ledger stands, and what it has done */
 typedef struct IdemPass
 {
 	BlockNumber block;
+	TimestampTz upcoming;		/* what is due next of what was walked past,
+								 * or 0 */
+	int64		walked;			/* microseconds of batches with little to do */
 	int64		judged;
 	int64		purged;
 	int64		forgotten;
 } IdemPass;
-
-static inline int64
-idem_pass_changed(const IdemPass *pass)
-{
-	return pass->judged + pass->purged + pass->forgotten;
-}
 
 extern List *idem_maintenance_flush(void);
 extern bool idem_maintenance_batch(IdemPass *pass, int batch);

@@ -56,11 +56,6 @@ idem_is_paused(text *intent)
 #define SQL_RESUME \
 	"DELETE FROM idem.idem_state WHERE kind OPERATOR(pg_catalog.=) 'pause' AND name OPERATOR(pg_catalog.=) $1"
 
-#define SQL_ADOPT \
-	"UPDATE idem.idem_state SET value = s.system_identifier::pg_catalog.text" \
-	" FROM pg_catalog.pg_control_system() s WHERE kind OPERATOR(pg_catalog.=) 'system'" \
-	" AND value OPERATOR(pg_catalog.<>) s.system_identifier::pg_catalog.text"
-
 /* pause and resume; a repeat changes and records nothing */
 static void
 change_pause(text *intent, text *reason, text *actor, bool pause)
@@ -103,8 +98,8 @@ change_pause(text *intent, text *reason, text *actor, bool pause)
 	if (!pause && VARSIZE_ANY_EXHDR(intent) == 0)
 	{
 		/* resuming everything also says that this cluster is the real one */
-		idem_run(SQL_ADOPT, 0, NULL, NULL, NULL, SPI_OK_UPDATE);
-		changed = changed || SPI_processed > 0;
+		changed |= idem_adopt("system");
+		changed |= idem_adopt("timeline");
 	}
 	idem_owner_leave(&caller);
 	SPI_finish();

@@ -5,7 +5,10 @@
  *
  * A row of kind "system" names the cluster that a ledger was made in.  It goes
  * along in a dump, so a copy restored into another cluster finds a foreign one
- * and hands nothing out to takers until a person resumes it.
+ * and hands nothing out to takers until a person resumes it.  A row of kind
+ * "timeline" names the server's timeline in the same way: another one is the
+ * trace of a promotion or of a recovery to an older moment, which may both have
+ * lost the last commits.
  *
  * Every hand-out asks for pauses and every confidential key for the current
  * secret, so each backend keeps them.  A statement trigger on idem_state sends
@@ -23,8 +26,11 @@
 
 #include "compat.h"
 #include "settings.h"
+#include "access.h"
 #include "access/table.h"
 #include "access/xlog.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
 #include "table.h"
 #include "utils/builtins.h"
 #include "utils/inval.h"
@@ -39,6 +45,8 @@ enum
 	STATE_VALUE
 };
 
+PG_FUNCTION_INFO_V1(idem_timeline);
+
 static IdemSettings settings;
 static MemoryContext context = NULL;
 static bool valid = false;
@@ -49,6 +57,45 @@ forget_settings(Datum arg, Oid changed)
 {
 	if (changed == relid || !OidIsValid(changed))
 		valid = false;
+}
+
+/* the timeline that this server writes; a standby writes none */
+static TimeLineID
+current_timeline(void)
+{
+	return RecoveryInProgress() ? 0 : GetWALInsertionTimeLine();
+}
+
+Datum
+idem_timeline(PG_FUNCTION_ARGS)
+{
+	TimeLineID	timeline = current_timeline();
+
+	if (timeline == 0)
+		PG_RETURN_NULL();
+	PG_RETURN_INT64(timeline);
+}
+
+#define SQL_ADOPT \
+	"UPDATE idem.idem_state SET value = $2" \
+	" WHERE kind OPERATOR(pg_catalog.=) $1 AND value OPERATOR(pg_catalog.<>) $2"
+
+/*
+ * Says that this server's system or timeline is the ledger's; true where that
+ * is news.  Caller is connected to SPI, as the owner.
+ */
+bool
+idem_adopt(const char *kind)
+{
+	Oid			types[2] = {TEXTOID, TEXTOID};
+	Datum		values[2];
+	char		nulls[2] = {' ', ' '};
+	uint64		own = strcmp(kind, "system") == 0 ? GetSystemIdentifier() : current_timeline();
+
+	values[0] = CStringGetTextDatum(kind);
+	values[1] = CStringGetTextDatum(psprintf(UINT64_FORMAT, own));
+	idem_run(SQL_ADOPT, 2, types, values, nulls, SPI_OK_UPDATE);
+	return SPI_processed > 0;
 }
 
 /* a row of idem_state; what it keeps is in the cache's context */
@@ -78,6 +125,13 @@ keep_row(TupleTableSlot *slot)
 		snprintf(own, sizeof(own), UINT64_FORMAT, GetSystemIdentifier());
 		if (strcmp(TextDatumGetCString(slot->tts_values[STATE_VALUE]), own) != 0)
 			settings.copied = true;
+	}
+	else if (idem_text_is(kind, "timeline"))
+	{
+		TimeLineID	known = strtoul(TextDatumGetCString(slot->tts_values[STATE_VALUE]), NULL, 10);
+
+		if (known != current_timeline())
+			settings.left_timeline = known;
 	}
 	MemoryContextSwitchTo(old);
 }

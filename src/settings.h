@@ -14,6 +14,7 @@
 #define IDEM_SETTINGS_H
 
 #include "idem_action.h"
+#include "access/xlogdefs.h"
 #include "nodes/pg_list.h"
 
 /* a secret that rows were made under; the check tells it from another */
@@ -29,8 +30,10 @@ typedef struct IdemSettings
 	List	   *used_secrets;	/* of IdemUsedSecret */
 	char	   *current_secret; /* its id, or NULL */
 	bool		copied;			/* another system wrote this ledger */
+	TimeLineID	left_timeline;	/* the one that it was written on, or 0 */
 } IdemSettings;
 
 extern const IdemSettings *idem_settings(void);
+extern bool idem_adopt(const char *kind);
 
 #endif							/* IDEM_SETTINGS_H */

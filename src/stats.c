@@ -7,7 +7,8 @@
  * There is some only if the library was preloaded; without it everything works
  * but the automatic pass and the counters.  One lock protects the slots of
  * databases, which the launcher and its workers write, and the launcher's
- * latch, which backends set when they use a ledger for the first time.
+ * latch, which backends set when they use a ledger for the first time, or
+ * commit what is due before the ordinary pass.
  *
  * Another lock protects the table of counters: shared to find an entry, whose
  * numbers are atomic, exclusive to add or remove one.  A repeat that finds the
@@ -50,6 +51,7 @@
 #include "utils/hsearch.h"
 #include "utils/tuplestore.h"
 #include "utils/wait_event.h"
+#include "worker.h"
 
 #define MAX_DATABASES 256
 
@@ -136,16 +138,24 @@ slot_of(Oid dbid)
 	return free_slot;
 }
 
-/* tells the launcher, once per backend, that this database has a ledger */
-void
-idem_stats_note_use(void)
+/* caller holds the lock */
+static void
+wake_launcher(void)
 {
-	static bool noted = false;
+	if (shared->launcher != NULL)
+		SetLatch(shared->launcher);
+}
+
+/* tells the launcher, once per backend and ledger, that this database has one */
+void
+idem_stats_note_use(Oid ledger)
+{
+	static Oid	noted = InvalidOid;
 	IdemDatabase *slot;
 
-	if (noted || shared == NULL)
+	if (noted == ledger || shared == NULL)
 		return;
-	noted = true;
+	noted = ledger;
 	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
 	slot = slot_of(MyDatabaseId);
 	if (slot != NULL && !slot->used)
@@ -153,8 +163,24 @@ idem_stats_note_use(void)
 		slot->dbid = MyDatabaseId;
 		slot->used = true;
 		slot->next_pass = 0;
-		if (shared->launcher != NULL)
-			SetLatch(shared->launcher);
+		wake_launcher();
+	}
+	LWLockRelease(shared->lock);
+}
+
+/* tells the launcher what has become due earlier than all it knew of */
+static void
+note_due(TimestampTz due)
+{
+	IdemDatabase *slot;
+
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	slot = slot_of(MyDatabaseId);
+	if (slot != NULL && slot->dbid == MyDatabaseId && due < slot->next_pass &&
+		(slot->due == 0 || due < slot->due))
+	{
+		slot->due = due;
+		wake_launcher();
 	}
 	LWLockRelease(shared->lock);
 }
@@ -197,6 +223,46 @@ idem_stats_get(Oid dbid, IdemDatabase *database)
 	return known;
 }
 
+/*
+ * A worker is about to be started: what holds if it does not get in.  What
+ * becomes due from now on is kept, since a new pass may walk past it.
+ */
+void
+idem_stats_expect(Oid dbid, TimestampTz next_pass)
+{
+	IdemDatabase *slot;
+
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	slot = slot_of(dbid);
+	if (slot != NULL)
+	{
+		slot->dbid = dbid;
+		slot->used = false;
+		slot->refused++;
+		slot->next_pass = slot->rest_until = next_pass;
+		if (slot->block == 0)
+			slot->due = 0;
+	}
+	LWLockRelease(shared->lock);
+}
+
+/* the worker got in: what holds if it does not come to an end */
+void
+idem_stats_connected(Oid dbid, TimestampTz next_pass)
+{
+	IdemDatabase *slot;
+
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	slot = slot_of(dbid);
+	if (slot != NULL && slot->dbid == dbid)
+	{
+		slot->refused = 0;
+		slot->next_pass = slot->rest_until = next_pass;
+	}
+	LWLockRelease(shared->lock);
+}
+
+/* what the worker found out, and what backends have said meanwhile */
 void
 idem_stats_put(const IdemDatabase *database)
 {
@@ -206,26 +272,33 @@ idem_stats_put(const IdemDatabase *database)
 	slot = slot_of(database->dbid);
 	if (slot != NULL)
 	{
-		bool		used = slot->used || database->used;
+		bool		used = slot->used && slot->dbid == database->dbid;
+		TimestampTz due = idem_earlier(slot->due, database->due);
 
 		*slot = *database;
-		slot->used = used;
+		slot->due = due;
+		if (used && !database->used)
+		{
+			slot->used = true;
+			slot->next_pass = 0;
+		}
 	}
 	LWLockRelease(shared->lock);
 }
 
 /*-------------------------------------------------------------------------
- * Bells
+ * Bells, and what else the others are told at commit
  *-------------------------------------------------------------------------
  */
 
 static bits32 to_ring[BELLS / 32];
-static bool ringing = false;
+static TimestampTz to_note = 0;
+static bool to_tell = false;
 
 static void
-ring(XactEvent event, void *arg)
+tell(XactEvent event, void *arg)
 {
-	if (!ringing || (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT &&
+	if (!to_tell || (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT &&
 					 event != XACT_EVENT_PREPARE))
 		return;
 	for (int i = 0; event == XACT_EVENT_COMMIT && i < BELLS; i++)
@@ -233,8 +306,22 @@ ring(XactEvent event, void *arg)
 		if (to_ring[i / 32] & ((bits32) 1 << i % 32))
 			ConditionVariableBroadcast(&shared->bells[i]);
 	}
+	if (event == XACT_EVENT_COMMIT && to_note != 0)
+		note_due(to_note);
 	memset(to_ring, 0, sizeof(to_ring));
-	ringing = false;
+	to_note = 0;
+	to_tell = false;
+}
+
+static void
+tell_at_commit(void)
+{
+	static bool registered = false;
+
+	if (!registered)
+		RegisterXactCallback(tell, NULL);
+	registered = true;
+	to_tell = true;
 }
 
 /* the bell for an action_id, or for the name of an intent */
@@ -247,15 +334,21 @@ idem_stats_bell_of(const void *name, int len)
 void
 idem_stats_ring_at_commit(uint32 bell)
 {
-	static bool registered = false;
-
 	if (shared == NULL)
 		return;
-	if (!registered)
-		RegisterXactCallback(ring, NULL);
-	registered = true;
+	tell_at_commit();
 	to_ring[bell / 32] |= (bits32) 1 << bell % 32;
-	ringing = true;
+}
+
+/* something is due for maintenance; within naptime that is news */
+void
+idem_stats_due_at_commit(TimestampTz due)
+{
+	if (shared == NULL ||
+		due >= GetCurrentStatementStartTimestamp() + idem_worker_naptime * USECS_PER_SEC)
+		return;
+	tell_at_commit();
+	to_note = idem_earlier(to_note, due);
 }
 
 /* from now on a ring is not missed; to be called before looking */

@@ -14,6 +14,7 @@
 #define IDEM_STATS_H
 
 #include "idem_action.h"
+#include "access/xlogdefs.h"
 #include "maintenance.h"
 #include "nodes/pg_list.h"
 #include "port/atomics.h"
@@ -24,12 +25,15 @@
 typedef struct IdemDatabase
 {
 	Oid			dbid;
-	bool		used;			/* a backend has used its ledger */
+	bool		used;			/* it has a ledger, for all that is known */
+	int			refused;		/* so often in a row no worker got into it */
 	TimestampTz last_pass;		/* end of the last whole pass */
-	TimestampTz next_pass;		/* not before this */
-	TimestampTz pass_started;
+	TimestampTz next_pass;		/* the next is to begin then */
+	TimestampTz due;			/* or rather when this is due, 0 for nothing, */
+	TimestampTz rest_until;		/* but not before this */
 	int64		pass_walk;		/* microseconds spent on looking in this pass */
 	BlockNumber block;			/* where the pass goes on */
+	TimeLineID	said_timeline;	/* left for another, and said so in the log */
 	char		problem[IDEM_MAX_PROBLEM];
 } IdemDatabase;
 
@@ -64,7 +68,8 @@ extern void idem_stats_count(const pg_uuid_t *action_id, text *intent, text *sou
 extern List *idem_stats_repeats(Oid dbid, int max);
 extern void idem_stats_flushed(List *repeats);
 extern void idem_stats_init(void);
-extern void idem_stats_note_use(void);
+extern void idem_stats_note_use(Oid ledger);
+extern void idem_stats_due_at_commit(TimestampTz due);
 extern uint32 idem_stats_bell_of(const void *name, int len);
 extern void idem_stats_ring_at_commit(uint32 bell);
 extern void idem_stats_listen(uint32 bell);
@@ -73,6 +78,15 @@ extern void idem_stats_stop_listening(void);
 extern void idem_stats_launcher_started(void);
 extern void idem_stats_keep_only(List *dbids);
 extern bool idem_stats_get(Oid dbid, IdemDatabase *database);
+extern void idem_stats_expect(Oid dbid, TimestampTz next_pass);
+extern void idem_stats_connected(Oid dbid, TimestampTz next_pass);
 extern void idem_stats_put(const IdemDatabase *database);
+
+/* of two moments when something is due, 0 for nothing */
+static inline TimestampTz
+idem_earlier(TimestampTz a, TimestampTz b)
+{
+	return a == 0 || (b != 0 && b < a) ? b : a;
+}
 
 #endif							/* IDEM_STATS_H */

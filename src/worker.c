@@ -9,9 +9,10 @@
  * RENAME and TEMPLATE wait that second at most.
  *
  * A pass over a ledger may take several sessions; where it stands is in shared
- * memory (stats.c).  After a whole pass a database rests for naptime, or for
- * twenty times what the walk took where that is longer, so looking through a
- * large ledger costs a twentieth of a core at most.
+ * memory (stats.c).  After a whole pass a database rests for naptime, or until
+ * something is due that the pass has seen or a commit has told of since, but
+ * for twenty times what the walk took at least: looking through a large ledger
+ * costs a twentieth of a core at most.
  *
  * A worker locks the extension for the length of each transaction and checks
  * again that it is there: DROP EXTENSION waits for a batch, or the worker finds
@@ -49,6 +50,7 @@
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
+#include "settings.h"
 #include "stats.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
@@ -66,8 +68,10 @@
 #define SESSION_WORK USECS_PER_SEC	/* of one worker */
 #define BATCH 1000
 #define REST_FACTOR 20			/* rest at least so many times the pass */
+#define LEAST_REST USECS_PER_SEC
 #define UNUSED_FACTOR 10		/* naptimes between looks at an unused
 								 * database */
+#define MOST_REST USECS_PER_DAY /* of a database that lets no worker in */
 #define LOCK_TIMEOUT_MS "1000"
 
 bool		idem_worker_enabled = true;
@@ -195,16 +199,27 @@ is_locked(Oid dbid)
 	return locked;
 }
 
-/* the worker puts it right; it stays where the worker could not even connect */
+static TimestampTz
+naptimes_from_now(int n)
+{
+	return GetCurrentTimestamp() + n * idem_worker_naptime * USECS_PER_SEC;
+}
+
+/*
+ * The worker puts it right, unless it cannot even connect.  The server then says
+ * why each time, so the next time comes later and later; once somebody else gets
+ * in and uses the ledger, at once.
+ */
 static void
 expect_nothing(Oid dbid)
 {
 	IdemDatabase database;
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz rest;
 
 	(void) idem_stats_get(dbid, &database);
-	database.next_pass = GetCurrentTimestamp() +
-		UNUSED_FACTOR * idem_worker_naptime * USECS_PER_SEC;
-	idem_stats_put(&database);
+	rest = (naptimes_from_now(UNUSED_FACTOR) - now) << Min(database.refused, 20);
+	idem_stats_expect(dbid, now + Min(rest, MOST_REST));
 }
 
 /* runs a worker in the database and waits for its end; false without a slot */
@@ -239,11 +254,15 @@ static long
 milliseconds_until_turn(Oid dbid, TimestampTz now)
 {
 	IdemDatabase database;
+	TimestampTz turn;
 
 	(void) idem_stats_get(dbid, &database);
-	if (database.next_pass <= now)
+	turn = database.next_pass;
+	if (database.due != 0)
+		turn = Min(turn, Max(database.due, database.rest_until));
+	if (turn <= now)
 		return 0;
-	return TimestampDifferenceMilliseconds(now, database.next_pass) + 1;
+	return TimestampDifferenceMilliseconds(now, turn) + 1;
 }
 
 /* one round; returns how long to sleep until somebody's turn */
@@ -323,9 +342,24 @@ lock_extension(void)
 	return get_extension_oid("idem_action", true) == extension;
 }
 
+/* a promotion, or a recovery to an older moment: said once since the start */
+static void
+say_timeline(IdemDatabase *database)
+{
+	TimeLineID	left = idem_settings()->left_timeline;
+
+	if (left != 0 && left != database->said_timeline)
+		ereport(LOG,
+				(errmsg("the timeline of the ledger in \"%s\" has changed from %u",
+						get_database_name(MyDatabaseId), left),
+				 errdetail("The last commits before the promotion or the recovery may be lost, and what they allowed may have been done."),
+				 errhint("If so, call idem.after_restore(); if not, idem.resume_intent(NULL).")));
+	database->said_timeline = left;
+}
+
 /* one batch in a transaction of its own; false where there is no ledger */
 static bool
-run_batch(IdemPass *pass, bool *more)
+run_batch(IdemDatabase *database, IdemPass *pass, bool *more)
 {
 	MemoryContext context = CurrentMemoryContext;
 	IdemOwner	self;
@@ -341,6 +375,7 @@ run_batch(IdemPass *pass, bool *more)
 	{
 		pgstat_report_activity(STATE_RUNNING, "idem_action maintenance");
 		idem_owner_enter(&self);
+		say_timeline(database);
 		*more = idem_maintenance_batch(pass, BATCH);
 		MemoryContextSwitchTo(context);
 		repeats = idem_maintenance_flush();
@@ -366,29 +401,27 @@ work(IdemDatabase *database)
 
 	while (more && now < started + SESSION_WORK)
 	{
-		int64		before = idem_pass_changed(&pass);
-		TimestampTz batch_started = now;
-
-		if (!run_batch(&pass, &more))
+		if (!run_batch(database, &pass, &more))
 		{
 			database->used = false;
 			database->block = 0;
-			database->next_pass = now + UNUSED_FACTOR * idem_worker_naptime * USECS_PER_SEC;
+			database->next_pass = naptimes_from_now(UNUSED_FACTOR);
 			return;
 		}
 		now = GetCurrentTimestamp();
-		/* only walking asks for a long rest, not work that had to be done */
-		if (idem_pass_changed(&pass) - before < BATCH / 2)
-			database->pass_walk += now - batch_started;
 	}
 	database->used = true;
 	database->block = pass.block;
+	database->due = idem_earlier(database->due, pass.upcoming);
+	database->pass_walk += pass.walked;
 	database->next_pass = now;
 	if (!more)
 	{
+		TimestampTz rest = REST_FACTOR * database->pass_walk;
+
 		database->last_pass = now;
-		database->next_pass = now + Max(idem_worker_naptime * USECS_PER_SEC,
-										REST_FACTOR * database->pass_walk);
+		database->rest_until = now + Max(rest, LEAST_REST);
+		database->next_pass = Max(naptimes_from_now(1), database->rest_until);
 		database->pass_walk = 0;
 		database->block = 0;
 	}
@@ -405,10 +438,34 @@ note_problem(IdemDatabase *database, const char *name, const ErrorData *error)
 				 errmsg("idem_action maintenance failed in \"%s\": %s", name, error->message),
 				 errhint("It is tried again; worker_status shows the problem while it lasts.")));
 	snprintf(database->problem, IDEM_MAX_PROBLEM, "%s", error->message);
+	database->used = true;
 	database->block = 0;
 	database->pass_walk = 0;
-	database->next_pass = GetCurrentTimestamp() +
-		UNUSED_FACTOR * idem_worker_naptime * USECS_PER_SEC;
+	database->next_pass = database->rest_until = naptimes_from_now(UNUSED_FACTOR);
+}
+
+static void
+override(const char *name, const char *value)
+{
+	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+/*
+ * What a database has to say to everyone who connects, as about the version of
+ * its collation, its own users are told; it is not for the log at each pass.
+ */
+static void
+connect_to(Oid dbid)
+{
+	char	   *level = pstrdup(GetConfigOption("log_min_messages", false, false));
+
+	/* before connecting, which takes a lock too */
+	override("lock_timeout", LOCK_TIMEOUT_MS);
+	override("log_min_messages", "error");
+	BackgroundWorkerInitializeConnectionByOid(dbid, InvalidOid, 0);
+	override("log_min_messages", level);
+	override("default_transaction_isolation", "read committed");
+	override("default_transaction_read_only", "off");
 }
 
 void
@@ -420,11 +477,8 @@ idem_worker_main(Datum arg)
 	char	   *name;
 
 	accept_signals();
-	/* before connecting, which takes a lock too */
-	SetConfigOption("lock_timeout", LOCK_TIMEOUT_MS, PGC_USERSET, PGC_S_OVERRIDE);
-	BackgroundWorkerInitializeConnectionByOid(dbid, InvalidOid, 0);
-	SetConfigOption("default_transaction_isolation", "read committed", PGC_USERSET, PGC_S_OVERRIDE);
-	SetConfigOption("default_transaction_read_only", "off", PGC_USERSET, PGC_S_OVERRIDE);
+	connect_to(dbid);
+	idem_stats_connected(dbid, naptimes_from_now(1));
 	(void) idem_stats_get(dbid, &database);
 	context = AllocSetContextCreate(TopMemoryContext, "idem_action session",
 									ALLOCSET_DEFAULT_SIZES);

@@ -194,7 +194,7 @@ CREATE TABLE idem.idem_access (
 COMMENT ON TABLE idem.idem_access IS 'who was given which level by grant_access';
 
 CREATE TABLE idem.idem_state (
-	kind				text		NOT NULL CHECK (kind = ANY (ARRAY['system', 'secret', 'current', 'pause'])),
+	kind				text		NOT NULL CHECK (kind = ANY (ARRAY['system', 'timeline', 'secret', 'current', 'pause'])),
 	name				text		NOT NULL,
 	value				text,
 	reason				text,
@@ -203,7 +203,7 @@ CREATE TABLE idem.idem_state (
 	since				timestamptz	NOT NULL,
 	CONSTRAINT idem_state_pkey PRIMARY KEY (kind, name)
 );
-COMMENT ON TABLE idem.idem_state IS 'facts about the ledger as a whole: which system wrote it, the current secret, pauses (name '''' = all intents)';
+COMMENT ON TABLE idem.idem_state IS 'facts about the ledger as a whole: which system and timeline wrote it, the current secret, pauses (name '''' = all intents)';
 
 SELECT pg_extension_config_dump('idem.idem_actions', '');
 SELECT pg_extension_config_dump('idem.idem_events', '');
@@ -214,10 +214,24 @@ SELECT pg_extension_config_dump('idem.idem_repeats', '');
 SELECT pg_extension_config_dump('idem.idem_access', '');
 SELECT pg_extension_config_dump('idem.idem_state', '');
 
-/* the cluster that this ledger was made in: a copy elsewhere notices */
+/* the timeline that this server writes: null on a standby */
+CREATE FUNCTION idem.timeline()
+RETURNS bigint
+LANGUAGE C STABLE PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'idem_timeline';
+
+COMMENT ON FUNCTION idem.timeline() IS 'the timeline that this server writes; null on a standby';
+
+/*
+ * The cluster and the timeline that this ledger was made on: a copy elsewhere
+ * notices, and so does whoever is promoted or recovered to an older moment.
+ * The names are for a restore beside these rows.
+ */
 INSERT INTO idem.idem_state (kind, name, value, role, since)
 SELECT 'system', gen_random_uuid()::text, system_identifier::text, current_user, clock_timestamp()
-FROM pg_control_system();
+FROM pg_control_system()
+UNION ALL
+SELECT 'timeline', gen_random_uuid()::text, idem.timeline()::text, current_user, clock_timestamp();
 
 /* what a claim is answered with; this shape never changes */
 CREATE TYPE idem.claim AS (

@@ -95,13 +95,14 @@ COMMENT ON FUNCTION idem.library_version() IS
 
 CREATE VIEW idem.worker_status WITH (security_barrier) AS
 SELECT current_database() AS database, w.last_pass, b.purge_backlog, b.lease_backlog,
-	CASE
-		WHEN w IS NULL THEN 'the library is not in shared_preload_libraries: nothing is done in the background and repeats are not counted; CALL idem.run_maintenance()'
-		WHEN c.copied THEN 'this ledger was made in another cluster: takes answer nothing until idem.resume_intent(NULL)'
-		WHEN NOT w.running THEN 'the launcher is not running'
-		WHEN w.problem IS NULL AND w.uncounted > 0 THEN format('%s repeats since the start were not counted: too many at once', w.uncounted)
-		ELSE w.problem
-	END AS problem,
+	nullif(concat_ws('; ',
+		CASE WHEN s.copied THEN 'this ledger was made in another cluster: takes answer nothing until idem.resume_intent(NULL)' END,
+		CASE WHEN s.left_timeline THEN 'the timeline has changed: the last commits before that may be lost; idem.after_restore() if they are, idem.resume_intent(NULL) if not' END,
+		CASE WHEN w IS NULL THEN 'the library is not in shared_preload_libraries: nothing is done in the background and repeats are not counted; CALL idem.run_maintenance()' END,
+		CASE WHEN NOT current_setting('idem_action.worker', true)::boolean THEN 'idem_action.worker is off: nothing is done in the background; CALL idem.run_maintenance()' END,
+		CASE WHEN NOT w.running THEN 'the launcher is not running' END,
+		w.problem,
+		CASE WHEN w.uncounted > 0 THEN format('%s repeats since the start were not counted: too many at once', w.uncounted) END), '') AS problem,
 	idem.library_version() AS library_version,
 	(SELECT e.extversion FROM pg_extension e WHERE e.extname = 'idem_action') AS sql_version
 FROM (
@@ -111,10 +112,10 @@ FROM (
 	FROM idem.idem_actions a
 ) b
 	CROSS JOIN (
-		SELECT EXISTS (
-			SELECT FROM idem.idem_state s, pg_control_system() p
-			WHERE s.kind = 'system' AND s.value <> p.system_identifier::text) AS copied
-	) c
+		SELECT bool_or(kind = 'system' AND value <> (SELECT system_identifier::text FROM pg_control_system())) AS copied,
+			bool_or(kind = 'timeline' AND value <> idem.timeline()::text) AS left_timeline
+		FROM idem.idem_state
+	) s
 	LEFT JOIN idem.worker_state() w ON true;
 
 COMMENT ON VIEW idem.worker_status IS 'how far maintenance is in this database, and what keeps it from going on';

@@ -25,6 +25,7 @@ WITH listed (levels, privilege, objects) AS (
 		FUNCTION idem.may_see,
 		FUNCTION idem.worker_state,
 		FUNCTION idem.library_version,
+		FUNCTION idem.timeline,
 		FUNCTION idem.describe_rule,
 		FUNCTION idem.explain_action,
 		FUNCTION idem.search_actions}'),

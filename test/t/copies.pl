@@ -100,6 +100,12 @@ is($copy->claim(key => 'mail-2', intent => 'send-mail')->{outcome}, 'needs_atten
 is($copy->claim(key => 'done', intent => 'send-mail')->{external_ref}, 'msg-1', 'what was done stays done');
 is($copy->safe_psql('postgres', "SELECT idem.after_restore('$since', 'again')"), 0, 'again: nothing more to do');
 
+# a moment of another timeline, in the copy alone
+$copy->safe_psql('postgres', q{UPDATE idem.idem_state SET value = '77' WHERE kind = 'timeline'});
+like($copy->safe_psql('postgres', 'SELECT problem FROM idem.worker_status'), qr/the timeline has changed/, 'another timeline is said');
+$copy->safe_psql('postgres', "SELECT idem.after_restore('$since', 'recovered')");
+unlike($copy->safe_psql('postgres', 'SELECT problem FROM idem.worker_status'), qr/timeline/, 'until after_restore');
+
 # its holder was told, before the restore, to act: a late success counts
 my $report = $copy->call('complete_action', action_id => $held->{action_id}, claim_id => $held->{claim_id}, external_ref => 'msg-2');
 is($report->{accepted} ? $report->{state} : $report->{note}, 'completed', 'the success of one that was held counts');

@@ -177,6 +177,14 @@ $node->safe_psql('postgres', 'ALTER DATABASE odd RESET ALL');
 ok($node->poll_query_until('odd', q{SELECT state = 'needs_attention' FROM idem.actions WHERE key = 'lapsed'}),
 	'odd settings: it is served too');
 
+# what everyone who connects is told, the worker does not tell the log
+$node->safe_psql('postgres', "UPDATE pg_database SET datcollversion = 'another' WHERE datname = 'odd'");
+my $offset = -s $node->logfile;
+others_are_served('another collation version') foreach 1 .. 3;
+my (undef, undef, $told) = $node->psql('odd', 'SELECT 1');
+like($told, qr/WARNING: .*collation version/, 'another collation version: a user is told');
+is(scalar(lines_since($offset, 'WARNING: .*collation version')), 1, 'another collation version: nobody but the user');
+
 # --- dropped with its counters ------------------------------------------------
 
 # counted and not written when the database went: the room is for others

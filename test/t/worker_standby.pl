@@ -78,6 +78,22 @@ is(state_of('to-a-person'), 'needs_attention|lease_expired|t', 'promoted: by the
 is(state_of('again'), 'pending||t', 'promoted: by the rule, repeat');
 is(state_of('marked'), 'pending||f', 'promoted: by the rule, had not begun');
 is(state_of('to-a-person', 'long'), 'in_progress||f', 'promoted: a valid lease is left alone');
+
+# what it was told last may be lost: said until somebody has looked
+my $problem = 'SELECT problem FROM idem.worker_status';
+like($standby->safe_psql('postgres', $problem), qr/^the timeline has changed: .*after_restore/, 'promoted: worker_status tells of the timeline');
+$standby->wait_for_log(qr/the timeline of the ledger in "postgres" has changed from 1/, $offset);
+$standby->restart;
+is($standby->sqlstate("SELECT idem.after_restore(now(), NULL)"), '22023', 'promoted: no after_restore without a note');
+like($standby->safe_psql('postgres', $problem), qr/^the timeline has changed/, 'promoted: and so after a restart');
+$standby->poll_query_until('postgres', 'SELECT last_pass IS NOT NULL FROM idem.worker_status');
+is(scalar(grep { /the timeline of the ledger/ } log_since($offset)), 2, 'promoted: said in the log once in each start');
+$standby->safe_psql('postgres', 'SELECT idem.resume_intent(NULL)');
+is($standby->safe_psql('postgres', $problem), '', 'promoted: until resume_intent(NULL)');
+$standby->safe_psql('postgres', 'CREATE DATABASE later');
+$standby->safe_psql('later', 'CREATE EXTENSION idem_action');
+is($standby->safe_psql('later', $problem), '', 'promoted: a ledger made later knows the timeline');
+
 my $report = $standby->call('complete_action', action_id => $long->{action_id}, claim_id => $long->{claim_id});
 ok($report->{accepted}, 'promoted: and its holder can complete');
 is(scalar(my @taken = $standby->call('take_actions', intents => ['again'], max => 5)), 2, 'promoted: takes go on');

@@ -1,0 +1,111 @@
+# Copyright (c) 2026, idem_action contributors
+
+# What is due long before the next ordinary pass is done when it is due.  Here
+# naptime is an hour: whatever happens within a test was the launcher being told.
+
+use strict;
+use warnings;
+
+use IdemAction;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = IdemAction->node(
+	'main', conf => q{
+	idem_action.worker = on
+	idem_action.naptime = '1 h'
+	fsync = off
+});
+my $passes = q{SELECT last_pass FROM idem.worker_state()};
+
+sub becomes
+{
+	my ($name, $condition) = @_;
+	ok($node->poll_query_until('postgres', "SELECT $condition FROM idem.actions WHERE key = '$name'"), "$name: $condition");
+	return;
+}
+
+$node->rule('mail');
+$node->rule('short', keep_content => '2 s', keep_key => '4 s');
+
+# --- leases -----------------------------------------------------------------
+
+foreach my $lease ('1 ms', '500 ms', '3 s')
+{
+	$node->claim(key => "lease of $lease", intent => 'mail', lease => $lease);
+	becomes("lease of $lease", "state = 'needs_attention'");
+}
+
+# later ones first: none is forgotten over the other
+my @leases = ('4 s', '1 s', '3 s', '2 s');
+$node->claim(key => "one of $_", intent => 'mail', lease => $_) foreach @leases;
+becomes("one of $_", "state = 'needs_attention'") foreach @leases;
+
+# a claim that was extended, and one that comes to light by its commit
+my $claim = $node->claim(key => 'extended', intent => 'mail', lease => '1 h');
+$node->call('extend_claim', action_id => $claim->{action_id}, claim_id => $claim->{claim_id}, lease => '2 s');
+my $is_extended = $node->safe_psql('postgres', q{SELECT lease_until < now() + '1 min' FROM idem.actions WHERE key = 'extended'});
+SKIP:
+{
+	skip 'a lease is never shortened', 1 if $is_extended ne 't';
+	becomes('extended', "state = 'needs_attention'");
+}
+my $session = $node->session;
+$session->query_safe(q{BEGIN; SELECT granted FROM idem.claim_action('late commit', 'mail', lease => '1 ms', in_transaction => true)});
+$node->claim(key => 'meanwhile', intent => 'mail', lease => '1 ms');
+becomes('meanwhile', "state = 'needs_attention'");
+$session->query_safe('COMMIT');
+becomes('late commit', "state = 'needs_attention'");
+
+# one that was rolled back tells nobody
+my $last = $node->safe_psql('postgres', $passes);
+$session->query_safe(q{BEGIN; SELECT granted FROM idem.claim_action('rolled back', 'mail', lease => '1 ms', in_transaction => true); ROLLBACK});
+$session->quit;
+
+# --- retention --------------------------------------------------------------
+
+$claim = $node->claim(key => 'short', intent => 'short', params => '{"to": "a"}');
+$node->call('complete_action', action_id => $claim->{action_id}, claim_id => $claim->{claim_id});
+is($node->safe_psql('postgres', $passes), $last, 'nothing was due, and no pass was made');
+becomes('short', 'purged');
+ok($node->poll_query_until('postgres', q{SELECT count(*) = 0 FROM idem.actions WHERE key = 'short'}), 'short: forgotten');
+
+# --- another ledger in the same session -------------------------------------
+
+$session = $node->session;
+my $again = q{
+	DROP EXTENSION idem_action;
+	CREATE EXTENSION idem_action;
+	SELECT idem.define_rule('mail', 'order', 'support')};
+foreach my $time ('before', 'after')
+{
+	$session->query_safe($again);
+	$session->query_safe("SELECT granted FROM idem.claim_action('$time', 'mail', lease => '1 ms')");
+	becomes($time, "state = 'needs_attention'");
+}
+$session->quit;
+
+# --- a database that lets no worker in --------------------------------------
+
+$node->safe_psql('postgres', 'CREATE DATABASE closed');
+$node->safe_psql('closed', 'CREATE EXTENSION idem_action');
+$node->safe_psql('postgres', q{ALTER DATABASE closed SET session_preload_libraries = 'missing'});
+$node->append_conf('postgresql.conf', 'idem_action.naptime = 1');
+$node->restart;
+my $offset = -s $node->logfile;
+# others go on, pass by pass, while it is left alone for longer and longer
+foreach my $n (1 .. 8)
+{
+	$node->claim(key => "beside $n", intent => 'mail', lease => '1 ms');
+	becomes("beside $n", "state = 'needs_attention'");
+}
+my $fatal = () = substr(slurp_file($node->logfile), $offset) =~ /FATAL:  could not access file "missing"/g;
+cmp_ok($fatal, '<=', 2, 'closed: not tried at each pass');
+$node->safe_psql('postgres', 'ALTER DATABASE closed RESET ALL');
+$node->safe_psql('closed', q{SELECT idem.define_rule('mail', 'order', 'support')});
+$node->safe_psql('closed', q{SELECT idem.claim_action('opened', 'mail', lease => '1 ms')});
+ok($node->poll_query_until('closed', q{SELECT state = 'needs_attention' FROM idem.actions WHERE key = 'opened'}),
+	'closed: served as soon as somebody uses it again');
+
+$node->stop;
+done_testing();
