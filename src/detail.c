@@ -17,7 +17,9 @@
 
 #include "compat.h"
 #include "detail.h"
+#include "catalog/pg_type.h"
 #include "utils/builtins.h"
+#include "utils/datetime.h"
 #include "utils/json.h"
 
 void
@@ -67,6 +69,17 @@ idem_detail_add_int(StringInfo buf, const char *name, int64 value)
 	appendStringInfo(buf, INT64_FORMAT, value);
 }
 
+/* as to_jsonb() would, but in UTC whatever the session's time zone */
+void
+idem_detail_add_time(StringInfo buf, const char *name, TimestampTz value)
+{
+	char		iso[MAXDATELEN + 1];
+	int			utc = 0;
+
+	JsonEncodeDateTime(iso, TimestampTzGetDatum(value), TIMESTAMPTZOID, &utc);
+	idem_detail_add(buf, name, iso);
+}
+
 void
 idem_detail_add_json(StringInfo buf, const char *name, Jsonb *value)
 {
@@ -100,6 +113,18 @@ idem_detail_string(Jsonb *detail, const char *name)
 	if (value == NULL || value->type != jbvString)
 		return NULL;
 	return pnstrdup(value->val.string.val, value->val.string.len);
+}
+
+/* DT_NOBEGIN where the name is missing */
+TimestampTz
+idem_detail_time(Jsonb *detail, const char *name)
+{
+	char	   *iso = idem_detail_string(detail, name);
+
+	if (iso == NULL)
+		return DT_NOBEGIN;
+	return DatumGetTimestampTz(DirectFunctionCall3(timestamptz_in, CStringGetDatum(iso),
+												   ObjectIdGetDatum(InvalidOid), Int32GetDatum(-1)));
 }
 
 /* 0 where the name is missing or not a number */

@@ -129,7 +129,7 @@ tell_past(Story *story, const IdemPast *past, const IdemAction *row, bool hand_o
 			 idem_detail_bool(past->detail, "verifying") ? ", to search first" : "");
 	if (strcmp(past->event, "expired") == 0)
 		tell(story, "%s: the lease of %s%s ended without a report; %s.",
-			 idem_detail_string(past->detail, "lease_until"), attempt,
+			 pstrdup(timestamptz_to_str(idem_detail_time(past->detail, "lease_until"))), attempt,
 			 by_worker(past->worker), expiry_meaning(past->detail));
 	else if (strcmp(past->event, "failed") == 0)
 		tell(story, "%s: %s failed, effect %s%s%s.", at, attempt,

@@ -382,7 +382,7 @@ idem_after_restore(PG_FUNCTION_ARGS)
 					 errmsg("an action changed while the ledger was being looked through"),
 					 errhint("Stop the workers and call after_restore again.")));
 		idem_detail_start(&detail);
-		idem_detail_add(&detail, "since", timestamptz_to_str(since));
+		idem_detail_add_time(&detail, "since", since);
 		idem_detail_add_text(&detail, "reason", note);
 		event.detail = idem_detail_end(&detail);
 		idem_ledger_append(&event);

@@ -125,7 +125,7 @@ idem_record_expiry(IdemVerdict *v, const IdemAction *before)
 	idem_detail_add_bool(&d, "marked", before->marked);
 	idem_detail_add_bool(&d, "begun", before->begun);
 	idem_detail_add_bool(&d, "verifying", before->verifying);
-	idem_detail_add(&d, "lease_until", timestamptz_to_str(before->lease_until));
+	idem_detail_add_time(&d, "lease_until", before->lease_until);
 	idem_detail_add_text(&d, "reason", v->after.reason);
 	line->detail = idem_detail_end(&d);
 }

@@ -42,6 +42,7 @@
 #include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/fmgroids.h"
 #include "utils/hsearch.h"
 #include "utils/inval.h"
@@ -670,15 +671,22 @@ store_rule(const IdemRule *rule, Datum fields)
 	idem_run(SQL_INSERT_RULE, RULE_NPARAMS, types, v, nulls, SPI_OK_INSERT);
 }
 
-/* the stored rule as jsonb, for the history; caller has connected SPI */
+/*
+ * The stored rule as jsonb, for the history, whatever the session's way to
+ * print an interval.  Caller has connected SPI.
+ */
 static Jsonb *
 stored_rule(const char *intent)
 {
 	Oid			type = TEXTOID;
 	Datum		value = CStringGetTextDatum(intent);
 	bool		isnull;
+	int			level = NewGUCNestLevel();
 
+	(void) set_config_option("IntervalStyle", "postgres", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
 	idem_run(SQL_SHOW_RULE, 1, &type, &value, NULL, SPI_OK_SELECT);
+	AtEOXact_GUC(true, level);
 	if (SPI_processed == 0)
 		return NULL;
 	return DatumGetJsonbPCopy(SPI_getbinval(SPI_tuptable->vals[0],

@@ -197,6 +197,7 @@ static void
 read_file(void)
 {
 	FILE	   *file;
+	struct stat st;
 	MemoryContext old;
 
 	wipe();
@@ -205,6 +206,9 @@ read_file(void)
 				(errcode(ERRCODE_IDEM_SECRET_MISSING),
 				 errmsg("confidential keys need a secret file"),
 				 errhint("Set idem_action.secret_file to a file that only the server can read.")));
+	/* before a pipe would make us wait for its other end */
+	if (stat(idem_secret_file, &st) == 0 && !S_ISREG(st.st_mode))
+		bad_file("it is not a regular file", 0);
 	file = AllocateFile(idem_secret_file, "r");
 	if (file == NULL)
 		ereport(ERROR,

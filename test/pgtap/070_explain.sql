@@ -3,7 +3,7 @@
 -- the same event twice, two at once, a retry after a timeout, a restart right
 -- after the tool succeeded.  Times are replaced by their order of magnitude.
 --
-SELECT plan(4);
+SELECT plan(7);
 
 SELECT idem.define_rule('send-reply', 'one reply for each request', 'the support lead', marks_effect => true) \g /dev/null
 
@@ -69,5 +69,17 @@ TIME: the lease of attempt 1 (worker worker-1) ended without a report; it had sa
 Known: nobody acts on it now; reason lease_expired.
 Not known: whether its attempt took effect.
 Next: the support lead searches outside for ID, then calls resolve_action(''ID'', ''happened'' or ''not_happened'' or ''cancel'', note, 3).', 'a restart right after the tool succeeded');
+
+-- whoever reads it has a time zone of their own, all times are in it
+SET TimeZone = 'Asia/Kathmandu';
+SELECT is(count(*) FILTER (WHERE line ~ '^....-..-.. ..:..:..(\.\d+)?\+05:45: '), 3::bigint, 'times of the reader')
+FROM idem.explain_action(idem.action_id('restart', 'send-reply')) AS line;
+SELECT is((detail ->> 'lease_until')::timestamptz < now(), true, 'the history has them too')
+FROM idem.history WHERE event = 'expired' AND key = 'restart';
+
+-- nor does a change of a rule depend on how its session prints intervals
+SET IntervalStyle = 'iso_8601';
+SELECT idem.define_rule('send-reply', 'one reply for each request', 'the support lead', lease => '10 minutes') \g /dev/null
+SELECT is(detail ->> 'lease', '00:10:00', 'an interval in the history') FROM idem.history WHERE event = 'rule_defined' AND intent = 'send-reply' ORDER BY at DESC, id DESC LIMIT 1;
 
 SELECT * FROM finish();

@@ -162,6 +162,9 @@ refused('a file of root that all may read', $others);
 #
 setting('/dev/null');
 refused('a device', 'the secret file cannot be used: it is not a regular file');
+system_or_bail('mkfifo', "$tmp/pipe");
+setting("$tmp/pipe");
+refused('a pipe that nobody writes to', 'the secret file cannot be used: it is not a regular file');
 mkdir "$tmp/folder" or die "mkdir: $!";
 setting("$tmp/folder");
 refused('a folder', 'the secret file cannot be used: it is not a regular file');
