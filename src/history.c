@@ -244,29 +244,3 @@ idem_ledger_redact_past(const pg_uuid_t *id, bool texts)
 	idem_table_close(&events, NoLock);
 	CommandCounterIncrement();
 }
-
-/* the counted repeats go with the row too */
-void
-idem_ledger_forget_repeats(const pg_uuid_t *id)
-{
-	Relation	rel = table_open(idem_relation_oid("idem_repeats"), RowExclusiveLock);
-	Relation	index = index_open(idem_relation_oid("idem_repeats_action"), RowExclusiveLock);
-	TupleTableSlot *slot = table_slot_create(rel, NULL);
-	SnapshotData dirty;
-	IndexScanDesc scan;
-	ScanKeyData key;
-
-	InitDirtySnapshot(dirty);
-	scan = index_beginscan(rel, index, &dirty, NULL, 1, 0, 0);
-	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_UUID_EQ, UUIDPGetDatum(id));
-	index_rescan(scan, &key, 1, NULL, 0);
-	while (index_getnext_slot(scan, ForwardScanDirection, slot))
-	{
-		if (!TransactionIdIsValid(dirty.xmin) && !TransactionIdIsValid(dirty.xmax))
-			simple_table_tuple_delete(rel, &slot->tts_tid, SnapshotAny);
-	}
-	index_endscan(scan);
-	ExecDropSingleTupleTableSlot(slot);
-	index_close(index, NoLock);
-	table_close(rel, NoLock);
-}

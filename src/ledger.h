@@ -75,7 +75,6 @@ extern void idem_ledger_append(const IdemEvent *event);
 extern List *idem_ledger_past(const pg_uuid_t *id);
 extern void idem_ledger_forget_past(const pg_uuid_t *id);
 extern void idem_ledger_redact_past(const pg_uuid_t *id, bool texts);
-extern void idem_ledger_forget_repeats(const pg_uuid_t *id);
 
 extern text *idem_state_name(IdemState state);
 extern const char *idem_violated_by(const IdemAction *action);

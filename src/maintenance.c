@@ -27,20 +27,17 @@
 #include "maintenance.h"
 #include "access.h"
 #include "access/xact.h"
-#include "answer.h"
 #include "apply.h"
 #include "arg.h"
-#include "catalog/pg_type.h"
 #include "detail.h"
 #include "errors.h"
 #include "executor/spi.h"
 #include "ledger_scan.h"
-#include "miscadmin.h"
+#include "repeats.h"
 #include "settings.h"
 #include "stats.h"
 #include "transition.h"
 #include "utils/builtins.h"
-#include "utils/date.h"
 #include "utils/snapmgr.h"
 
 #define BLOCKS_PER_BATCH 4096	/* walked over at most, whether due or not */
@@ -97,7 +94,7 @@ forget(IdemLedger *ledger, const IdemAction *row)
 	if (idem_ledger_delete(ledger) != IDEM_WRITTEN)
 		return false;
 	idem_ledger_forget_past(&row->action_id);
-	idem_ledger_forget_repeats(&row->action_id);
+	idem_repeats_forget(&row->action_id);
 	return true;
 }
 
@@ -170,78 +167,6 @@ idem_maintenance_batch(IdemPass *pass, int batch)
 	return !at_end;
 }
 
-/* $1 day, $2 intent, $3 source, $4 event_id, $5 action, $6 outcome, $7 n, $8, $9 */
-#define SQL_ADD_REPEATS \
-	"UPDATE idem.idem_repeats SET n = n OPERATOR(pg_catalog.+) $7, last_at = $9" \
-	" WHERE (action_id OPERATOR(pg_catalog.=) $5 OR action_id IS NULL AND $5 IS NULL)" \
-	" AND intent OPERATOR(pg_catalog.=) $2 AND day OPERATOR(pg_catalog.=) $1" \
-	" AND outcome OPERATOR(pg_catalog.=) $6 AND source IS NOT DISTINCT FROM $3" \
-	" AND event_id IS NOT DISTINCT FROM $4"
-#define SQL_NEW_REPEATS \
-	"INSERT INTO idem.idem_repeats (day, intent, source, event_id, action_id, outcome, n, first_at, last_at)" \
-	" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)"
-#define SQL_ACTION_EXISTS \
-	"SELECT FROM idem.idem_actions WHERE action_id OPERATOR(pg_catalog.=) $1"
-#define FLUSH_AT_ONCE 1000
-
-static void
-write_repeat(IdemRepeat *repeat)
-{
-	static Oid	types[9] = {
-		DATEOID, TEXTOID, TEXTOID, TEXTOID, UUIDOID, TEXTOID, INT8OID,
-		TIMESTAMPTZOID, TIMESTAMPTZOID
-	};
-	Datum		v[9];
-	char		nulls[9];
-	int			rc;
-
-	memset(nulls, ' ', sizeof(nulls));
-	v[0] = DateADTGetDatum(repeat->key.day);
-	v[1] = CStringGetTextDatum(repeat->intent);
-	v[2] = CStringGetTextDatum(repeat->source);
-	v[3] = CStringGetTextDatum(repeat->event_id);
-	v[4] = UUIDPGetDatum(&repeat->key.action_id);
-	v[5] = CStringGetTextDatum(repeat->key.what == IDEM_AFTER_FORGETTING ? "claimed_after_forgetting" :
-							   idem_outcome_name(repeat->key.what));
-	v[6] = Int64GetDatum(pg_atomic_read_u64(&repeat->n));
-	v[7] = TimestampTzGetDatum(repeat->first_at);
-	v[8] = TimestampTzGetDatum((TimestampTz) pg_atomic_read_u64(&repeat->last_at));
-	if (repeat->source[0] == '\0')
-		nulls[2] = 'n';
-	if (repeat->event_id[0] == '\0')
-		nulls[3] = 'n';
-	/* the action may have been forgotten since: then only the figures count */
-	rc = SPI_execute_with_args(SQL_ACTION_EXISTS, 1, &types[4], &v[4], NULL, false, 1);
-	if (rc == SPI_OK_SELECT && SPI_processed == 0)
-		nulls[3] = nulls[4] = 'n';
-	rc = SPI_execute_with_args(SQL_ADD_REPEATS, 9, types, v, nulls, false, 0);
-	if (rc == SPI_OK_UPDATE && SPI_processed == 0)
-		rc = SPI_execute_with_args(SQL_NEW_REPEATS, 9, types, v, nulls, false, 0);
-	if (rc != SPI_OK_UPDATE && rc != SPI_OK_INSERT)
-		elog(ERROR, "SPI_execute_with_args returned %s", SPI_result_code_string(rc));
-}
-
-/*
- * Writes counted repeats to idem_repeats.  Caller commits and then tells
- * idem_stats_flushed what this returned, allocated in the caller's context.
- */
-List *
-idem_maintenance_flush(void)
-{
-	List	   *repeats = idem_stats_repeats(MyDatabaseId, FLUSH_AT_ONCE);
-	ListCell   *lc;
-
-	if (repeats == NIL)
-		return NIL;
-	PushActiveSnapshot(GetTransactionSnapshot());
-	SPI_connect();
-	foreach(lc, repeats)
-		write_repeat(lfirst(lc));
-	SPI_finish();
-	PopActiveSnapshot();
-	return repeats;
-}
-
 static int
 positive_arg(FunctionCallInfo fcinfo, int n, const char *name, int otherwise)
 {
@@ -261,8 +186,6 @@ idem_run_maintenance(PG_FUNCTION_ARGS)
 	int			batch = positive_arg(fcinfo, 0, "batch", DEFAULT_BATCH);
 	int			left = positive_arg(fcinfo, 1, "max_batches", PG_INT32_MAX);
 	IdemPass	pass = {0};
-	MemoryContext context = CurrentMemoryContext;
-	List	   *repeats;
 	bool		more;
 
 	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
@@ -278,23 +201,12 @@ idem_run_maintenance(PG_FUNCTION_ARGS)
 		more = idem_maintenance_batch(&pass, batch);
 		SPI_commit();
 	} while (more && --left > 0);
-	SPI_finish();
-
-	/* in its own transaction, committed before the counters are taken off */
 	do
 	{
-		MemoryContext old = MemoryContextSwitchTo(context);
-		IdemOwner	caller;
-
-		idem_owner_enter(&caller);
-		repeats = idem_maintenance_flush();
-		idem_owner_leave(&caller);
-		MemoryContextSwitchTo(old);
-		SPI_connect_ext(SPI_OPT_NONATOMIC);
+		more = idem_repeats_write();
 		SPI_commit();
-		SPI_finish();
-		idem_stats_flushed(repeats);
-	} while (list_length(repeats) == FLUSH_AT_ONCE);
+	} while (more);
+	SPI_finish();
 	ereport(DEBUG1,
 			(errmsg_internal("maintenance judged %lld, purged %lld, forgot %lld",
 							 (long long) pass.judged, (long long) pass.purged,

@@ -13,7 +13,6 @@
 #ifndef IDEM_MAINTENANCE_H
 #define IDEM_MAINTENANCE_H
 
-#include "nodes/pg_list.h"
 #include "datatype/timestamp.h"
 #include "storage/block.h"
 
@@ -29,7 +28,6 @@ typedef struct IdemPass
 	int64		forgotten;
 } IdemPass;
 
-extern List *idem_maintenance_flush(void);
 extern bool idem_maintenance_batch(IdemPass *pass, int batch);
 
 #endif							/* IDEM_MAINTENANCE_H */

@@ -29,6 +29,7 @@
 #include "key.h"
 #include "miscadmin.h"
 #include "pause.h"
+#include "repeats.h"
 #include "secret.h"
 #include "stats.h"
 #include "utils/builtins.h"
@@ -224,7 +225,7 @@ idem_request_make_room(IdemLedger *ledger, IdemRequest *r, const IdemAction *row
 	if (written != IDEM_WRITTEN)
 		return written;
 	idem_ledger_forget_past(&id);
-	idem_ledger_forget_repeats(&id);
+	idem_repeats_forget(&id);
 	idem_request_identify(r);
 	return IDEM_WRITTEN;
 }

@@ -12,9 +12,9 @@
  *
  * Another lock protects the table of counters: shared to find an entry, whose
  * numbers are atomic, exclusive to add or remove one.  A repeat that finds the
- * table full is counted as uncounted.  Maintenance writes the numbers to
- * idem_repeats and, after the commit, takes them off here: nothing is counted
- * twice, and what is counted meanwhile stays.
+ * table full is counted as uncounted.  Maintenance takes numbers out and writes
+ * them to idem_repeats; where its transaction does not commit they are put back.
+ * So a number is in one place at any time, whoever else takes some meanwhile.
  *
  * A bell is a condition variable that several actions or intents share by hash:
  * who waits for one listens before it looks, and a commit rings what its
@@ -67,6 +67,8 @@ typedef struct SharedState
 	Latch	   *launcher;		/* NULL while there is none */
 	IdemDatabase databases[MAX_DATABASES];	/* dbid invalid: free */
 } SharedState;
+
+static void end_taking(bool committed);
 
 static SharedState *shared = NULL;
 static HTAB *repeats = NULL;
@@ -308,6 +310,7 @@ tell(XactEvent event, void *arg)
 	}
 	if (event == XACT_EVENT_COMMIT && to_note != 0)
 		note_due(to_note);
+	end_taking(event == XACT_EVENT_COMMIT);
 	memset(to_ring, 0, sizeof(to_ring));
 	to_note = 0;
 	to_tell = false;
@@ -455,6 +458,7 @@ idem_stats_count(const pg_uuid_t *action_id, text *intent, text *source, text *e
 		{
 			pg_atomic_init_u64(&entry->n, 0);
 			pg_atomic_init_u64(&entry->last_at, 0);
+			entry->left = false;
 			entry->first_at = now;
 			text_to_cstring_buffer(intent, entry->intent, sizeof(entry->intent));
 			copy_label(entry->source, source);
@@ -468,17 +472,29 @@ idem_stats_count(const pg_uuid_t *action_id, text *intent, text *source, text *e
 	LWLockRelease(shared->repeats_lock);
 }
 
-/* copies of a database's counters, at most so many */
+/* what this transaction has taken out, in a context of its own */
+static List *taken = NIL;
+static MemoryContext taken_context = NULL;
+
+/*
+ * Takes out counters of a database, at most so many, until the transaction
+ * commits or they are put back.  The result lives as long as it.
+ */
 List *
-idem_stats_repeats(Oid dbid, int max)
+idem_stats_take_repeats(Oid dbid, int max)
 {
 	HASH_SEQ_STATUS status;
 	IdemRepeat *entry;
-	List	   *copies = NIL;
+	MemoryContext old;
 
 	if (shared == NULL)
 		return NIL;
-	LWLockAcquire(shared->repeats_lock, LW_SHARED);
+	if (taken_context == NULL)
+		taken_context = AllocSetContextCreate(TopMemoryContext, "idem_action repeats",
+											  ALLOCSET_DEFAULT_SIZES);
+	tell_at_commit();
+	old = MemoryContextSwitchTo(taken_context);
+	LWLockAcquire(shared->repeats_lock, LW_EXCLUSIVE);
 	hash_seq_init(&status, repeats);
 	while ((entry = hash_seq_search(&status)) != NULL)
 	{
@@ -488,36 +504,68 @@ idem_stats_repeats(Oid dbid, int max)
 			continue;
 		copy = palloc(sizeof(IdemRepeat));
 		memcpy(copy, entry, sizeof(IdemRepeat));
-		copies = lappend(copies, copy);
-		if (list_length(copies) == max)
+		taken = lappend(taken, copy);
+		hash_search(repeats, &entry->key, HASH_REMOVE, NULL);
+		if (list_length(taken) == max)
 		{
 			hash_seq_term(&status);
 			break;
 		}
 	}
 	LWLockRelease(shared->repeats_lock);
-	return copies;
+	MemoryContextSwitchTo(old);
+	return taken;
 }
 
-/* takes off what a committed transaction has written */
+static void
+put_back(IdemRepeat *copy)
+{
+	uint64		n = pg_atomic_read_u64(&copy->n);
+	bool		found = true;
+	IdemRepeat *entry = hash_search(repeats, &copy->key, HASH_FIND, NULL);
+
+	if (entry == NULL && hash_get_num_entries(repeats) < MAX_REPEATS)
+		entry = hash_search(repeats, &copy->key, HASH_ENTER_NULL, &found);
+	if (entry == NULL)
+		pg_atomic_fetch_add_u64(&shared->uncounted, n);
+	else if (!found)
+	{
+		memcpy(entry, copy, sizeof(IdemRepeat));
+		entry->left = false;
+	}
+	else
+	{
+		entry->first_at = copy->first_at;
+		pg_atomic_fetch_add_u64(&entry->n, n);
+	}
+}
+
+/* one of those taken is left for later, whatever becomes of the transaction */
 void
-idem_stats_flushed(List *written)
+idem_stats_leave(IdemRepeat *copy)
+{
+	copy->left = true;
+}
+
+/* at the end of a transaction that has taken some */
+static void
+end_taking(bool committed)
 {
 	ListCell   *lc;
 
-	if (written == NIL)
+	if (taken == NIL)
 		return;
 	LWLockAcquire(shared->repeats_lock, LW_EXCLUSIVE);
-	foreach(lc, written)
+	foreach(lc, taken)
 	{
 		IdemRepeat *copy = lfirst(lc);
-		IdemRepeat *entry = hash_search(repeats, &copy->key, HASH_FIND, NULL);
-		uint64		n = pg_atomic_read_u64(&copy->n);
 
-		if (entry != NULL && pg_atomic_sub_fetch_u64(&entry->n, n) == 0)
-			hash_search(repeats, &copy->key, HASH_REMOVE, NULL);
+		if (!committed || copy->left)
+			put_back(copy);
 	}
 	LWLockRelease(shared->repeats_lock);
+	taken = NIL;
+	MemoryContextReset(taken_context);
 }
 
 /* lets go of what belongs to databases that are not in the list any more */

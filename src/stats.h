@@ -56,6 +56,7 @@ typedef struct IdemRepeat
 {
 	IdemRepeatKey key;
 	pg_atomic_uint64 n;
+	bool		left;			/* of a copy: not written, to be put back */
 	TimestampTz first_at;
 	pg_atomic_uint64 last_at;
 	char		intent[260];
@@ -65,8 +66,8 @@ typedef struct IdemRepeat
 
 extern void idem_stats_count(const pg_uuid_t *action_id, text *intent, text *source,
 							 text *event_id, int what);
-extern List *idem_stats_repeats(Oid dbid, int max);
-extern void idem_stats_flushed(List *repeats);
+extern List *idem_stats_take_repeats(Oid dbid, int max);
+extern void idem_stats_leave(IdemRepeat *copy);
 extern void idem_stats_init(void);
 extern void idem_stats_note_use(Oid ledger);
 extern void idem_stats_due_at_commit(TimestampTz due);

@@ -50,6 +50,7 @@
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
+#include "repeats.h"
 #include "settings.h"
 #include "stats.h"
 #include "storage/ipc.h"
@@ -357,13 +358,10 @@ say_timeline(IdemDatabase *database)
 	database->said_timeline = left;
 }
 
-/* one batch in a transaction of its own; false where there is no ledger */
+/* a transaction of the worker's; false where there is no ledger, ended already */
 static bool
-run_batch(IdemDatabase *database, IdemPass *pass, bool *more)
+begin(IdemOwner *self)
 {
-	MemoryContext context = CurrentMemoryContext;
-	IdemOwner	self;
-	List	   *repeats = NIL;
 	bool		found;
 
 	SetCurrentStatementStartTimestamp();
@@ -374,20 +372,47 @@ run_batch(IdemDatabase *database, IdemPass *pass, bool *more)
 	if (found)
 	{
 		pgstat_report_activity(STATE_RUNNING, "idem_action maintenance");
-		idem_owner_enter(&self);
-		say_timeline(database);
-		*more = idem_maintenance_batch(pass, BATCH);
-		MemoryContextSwitchTo(context);
-		repeats = idem_maintenance_flush();
-		idem_owner_leave(&self);
+		idem_owner_enter(self);
 	}
+	else
+		CommitTransactionCommand();
+	return found;
+}
+
+static void
+commit(const IdemOwner *self)
+{
+	idem_owner_leave(self);
 	CommitTransactionCommand();
-	MemoryContextSwitchTo(context);
-	idem_stats_flushed(repeats);
-	list_free_deep(repeats);
 	pgstat_report_stat(true);
 	pgstat_report_activity(STATE_IDLE, NULL);
-	return found;
+}
+
+/* one batch; false where there is no ledger */
+static bool
+run_batch(IdemDatabase *database, IdemPass *pass, bool *more)
+{
+	IdemOwner	self;
+
+	if (!begin(&self))
+		return false;
+	say_timeline(database);
+	*more = idem_maintenance_batch(pass, BATCH);
+	commit(&self);
+	return true;
+}
+
+static void
+write_repeats(void)
+{
+	IdemOwner	self;
+	bool		more = true;
+
+	while (more && begin(&self))
+	{
+		more = idem_repeats_write();
+		commit(&self);
+	}
 }
 
 /* a session's share of the pass; the database's slot says when to come again */
@@ -410,6 +435,7 @@ work(IdemDatabase *database)
 		}
 		now = GetCurrentTimestamp();
 	}
+	write_repeats();
 	database->used = true;
 	database->block = pass.block;
 	database->due = idem_earlier(database->due, pass.upcoming);

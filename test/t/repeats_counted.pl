@@ -1,0 +1,121 @@
+# Copyright (c) 2026, idem_action contributors
+
+# Counted repeats are exact, whoever counts and whoever writes them down at the
+# same time: sessions that repeat, several maintenance runs and the worker, some
+# of them cancelled or terminated in the middle.
+#
+# Protects: each delivery is counted once and written once; nothing is left of an
+# action that was forgotten meanwhile.
+#
+# Rows: REQUIREMENTS A46, A9, B1.
+
+use strict;
+use warnings;
+
+use IdemAction;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+use constant { CLIENTS => 8, CALLS => 2_000, DELIVERIES => 40 };
+
+my $node = IdemAction->node(
+	'main', conf => q{
+	idem_action.worker = on
+	idem_action.naptime = 1
+	fsync = off
+	log_statement = none
+	max_connections = 50
+});
+$node->rule('act');
+$node->rule('short', keep_content => '0', keep_key => '20 ms');
+foreach my $key (1 .. 5)
+{
+	my $claim = $node->claim(key => "done-$key", intent => 'act');
+	$node->call('complete_action', action_id => $claim->{action_id}, claim_id => $claim->{claim_id});
+}
+
+sub script
+{
+	my ($name, $text) = @_;
+	my $file = $node->basedir . "/$name.sql";
+	append_to_file($file, $text);
+	return $file;
+}
+
+my $repeat = script('repeat', q{
+\set key random(1, 5)
+\set delivery random(1, } . DELIVERIES . q{)
+SELECT granted FROM idem.claim_action('done-' || :key, 'act', source => 'bus', event_id => 'evt-' || :delivery);
+});
+my $forget = script('forget', q{
+\set key random(1, 20)
+SELECT granted, action_id, claim_id FROM idem.claim_action('short-' || :key, 'short', source => 'bus', event_id => 'e') \gset
+\if :granted
+SELECT accepted FROM idem.complete_action(:action_id, :claim_id);
+\endif
+});
+my $write = script('write', q{
+CALL idem.run_maintenance();
+});
+my $broken_off = script('broken_off', q{
+\set ms random(1, 8)
+SET statement_timeout = :ms;
+CALL idem.run_maintenance();
+});
+
+sub start
+{
+	my ($file, @options) = @_;
+	my ($out, $err) = ('', '');
+	my $run = IPC::Run::start([ 'pgbench', '-n', @options, '-f', $file, $node->connstr('postgres') ],
+		'<', \undef, '>', \$out, '2>', \$err);
+	return { run => $run, out => \$out, err => \$err };
+}
+
+# the writers go on until they are stopped
+my @writers = (
+	start($write, '-c', 2, '-T', 600),
+	start($forget, '-c', 2, '-T', 600));
+my @callers = map { start($repeat, '-M', 'prepared', '-c', CLIENTS / 2, '-t', CALLS) } 1 .. 2;
+
+# each breaks off at an error, somewhere; one session in between is terminated
+my $rounds = 0;
+while (grep { $_->{run}->pumpable } @callers)
+{
+	start($broken_off, '-c', 1, '-t', 20)->{run}->finish;
+	$node->psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+		WHERE query LIKE '%run_maintenance%' AND application_name = 'pgbench' AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1})
+	  if ++$rounds % 5 == 0;
+	push @writers, start($write, '-c', 2, '-T', 600) if $rounds % 5 == 0;
+	eval { $_->{run}->pump_nb } foreach @callers;	# or it has just ended
+}
+foreach my $caller (@callers)
+{
+	ok($caller->{run}->finish, 'all calls were answered') or diag(${ $caller->{err} });
+}
+foreach my $writer (@writers)
+{
+	$writer->{run}->kill_kill;
+}
+cmp_ok($rounds, '>', 2, "maintenance was broken off in $rounds rounds");
+$node->poll_query_until('postgres', q{SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = 'pgbench'});
+$node->safe_psql('postgres', 'CALL idem.run_maintenance()');
+
+is($node->safe_psql('postgres', q{SELECT sum(n) FROM idem.repeats WHERE intent = 'act'}),
+	CLIENTS * CALLS, 'each repeat is counted once');
+is($node->safe_psql('postgres', q{SELECT sum(completed) FROM idem.stat_intents WHERE intent = 'act'}),
+	CLIENTS * CALLS, 'in stat_intents too');
+is($node->safe_psql('postgres', q{
+	SELECT count(*) FROM (SELECT FROM idem.idem_repeats WHERE intent = 'act' GROUP BY day, outcome, action_id, source, event_id HAVING count(*) > 1) s}),
+	0, 'one row for each');
+is($node->safe_psql('postgres', 'SELECT problem FROM idem.worker_state()'), '', 'and none is left out');
+
+# what was forgotten takes its counts along
+cmp_ok($node->safe_psql('postgres', q{SELECT sum(recorded) FROM idem.stat_intents WHERE intent = 'short'}), '>=', 0, 'keys were forgotten');
+is($node->safe_psql('postgres', q{
+	SELECT count(*) FROM idem.idem_repeats r WHERE action_id IS NOT NULL
+		AND NOT EXISTS (SELECT FROM idem.idem_actions a WHERE a.action_id = r.action_id)}),
+	0, 'no counts without their action');
+
+$node->stop;
+done_testing();
