@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034,SC2154
 #
 # Other majors of PostgreSQL, for matrix and upgrade; sourced after lib.sh.
 # Each is Debian's own packages, unpacked once into a folder under

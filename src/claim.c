@@ -31,11 +31,12 @@
 #include "access/xact.h"
 #include "apply.h"
 #include "arg.h"
+#include "bells.h"
+#include "counters.h"
 #include "errors.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "request.h"
-#include "stats.h"
 #include "utils/builtins.h"
 
 /* probes that may find the row changed again, before the answer is "contended" */
@@ -128,7 +129,7 @@ try_claim(IdemLedger *ledger, IdemRequest *r, Try *t)
 		{
 			idem_decide_new(r, v);
 			if (written(t, idem_ledger_insert(ledger, &v->after, false)))
-				idem_stats_count(&r->action_id, r->intent, r->source, r->event_id,
+				idem_counter_add(&r->action_id, r->intent, r->source, r->event_id,
 								 IDEM_AFTER_FORGETTING);
 		}
 		return;
@@ -177,9 +178,9 @@ claim_waiting(IdemRequest *r, int64 wait, Try *t)
 		long		left;
 		uint32		bell;
 
-		bell = idem_stats_bell_of(&r->action_id, sizeof(pg_uuid_t));
+		bell = idem_bell_of(&r->action_id, sizeof(pg_uuid_t));
 		if (wait > 0)
-			idem_stats_listen(bell);
+			idem_bell_listen(bell);
 		claim_once(ledger, r, t);
 		now = GetCurrentTimestamp();
 		if ((t->verdict.outcome != IDEM_CONTENDED && t->verdict.outcome != IDEM_OUT_IN_PROGRESS) ||
@@ -199,7 +200,7 @@ claim_waiting(IdemRequest *r, int64 wait, Try *t)
 		else
 		{
 			/* a look a second all the same: COMMIT PREPARED rings no bell */
-			idem_stats_await(bell, t->known ? Min(left, LAST_POLL) : Min(left, pause), pause);
+			idem_bell_await(bell, t->known ? Min(left, LAST_POLL) : Min(left, pause), pause);
 			pause = Min(pause * 2, LAST_POLL);
 		}
 		ledger = idem_ledger_open(true);
@@ -208,7 +209,7 @@ claim_waiting(IdemRequest *r, int64 wait, Try *t)
 		idem_request_identify(r);
 	}
 	if (wait > 0)
-		idem_stats_stop_listening();
+		idem_bell_stop_listening();
 	return ledger;
 }
 
@@ -343,7 +344,7 @@ try_once(IdemLedger *ledger, IdemRequest *r, bool *first)
 			if (idem_request_make_room(ledger, r, &row) != IDEM_WRITTEN)
 				return false;
 			idem_decide_once(r, &v);
-			idem_stats_count(&r->action_id, r->intent, NULL, NULL, IDEM_AFTER_FORGETTING);
+			idem_counter_add(&r->action_id, r->intent, NULL, NULL, IDEM_AFTER_FORGETTING);
 		}
 		return idem_ledger_insert(ledger, &v.after, true) == IDEM_WRITTEN;
 	}
@@ -358,7 +359,7 @@ try_once(IdemLedger *ledger, IdemRequest *r, bool *first)
 	if (row.state != IDEM_COMPLETED)
 		raise_not_done(&row, psprintf("is %s", text_to_cstring(idem_state_name(row.state))));
 	idem_ledger_check_visible(ledger);
-	idem_stats_count(&r->action_id, r->intent, NULL, NULL, IDEM_OUT_COMPLETED);
+	idem_counter_add(&r->action_id, r->intent, NULL, NULL, IDEM_OUT_COMPLETED);
 	*first = false;
 	return true;
 }

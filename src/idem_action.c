@@ -15,10 +15,13 @@
 #include "compat.h"
 #include "idem_action.h"
 #include "miscadmin.h"
-#include "stats.h"
+#include "shared.h"
+#include "utils/builtins.h"
 #include "worker.h"
 
 PG_MODULE_MAGIC_EXT(.name = "idem_action");
+
+PG_FUNCTION_INFO_V1(idem_library_version);
 
 PGDLLEXPORT void _PG_init(void);
 
@@ -28,7 +31,13 @@ _PG_init(void)
 	idem_guc_init();
 	if (process_shared_preload_libraries_in_progress)
 	{
-		idem_stats_init();
+		idem_shared_init();
 		idem_worker_init();
 	}
+}
+
+Datum
+idem_library_version(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_TEXT_P(cstring_to_text(IDEM_VERSION));
 }

@@ -74,14 +74,15 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "bells.h"
 #include "columns.h"
 #include "commands/sequence.h"
+#include "databases.h"
 #include "errors.h"
 #include "executor/tuptable.h"
 #include "key.h"
 #include "miscadmin.h"
 #include "queue.h"
-#include "stats.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
@@ -373,7 +374,7 @@ idem_ledger_open(bool for_writing)
 	ledger->lockmode = for_writing ? RowExclusiveLock : AccessShareLock;
 	idem_table_open(&ledger->actions, "idem_actions", ledger->lockmode);
 	if (for_writing)
-		idem_stats_note_use(RelationGetRelid(ledger->actions.rel));
+		idem_database_note_use(RelationGetRelid(ledger->actions.rel));
 
 	/* a lock held already lets no news in, and rules hold from the next call */
 	AcceptInvalidationMessages();
@@ -646,12 +647,12 @@ tell_others(const IdemAction *before, const IdemAction *after)
 	TimestampTz due = due_for_maintenance(after);
 
 	if (due != IDEM_NEVER)
-		idem_stats_due_at_commit(due);
+		idem_database_due_at_commit(due);
 	if (before != NULL && before->state == IDEM_IN_PROGRESS && after->state != IDEM_IN_PROGRESS)
-		idem_stats_ring_at_commit(idem_stats_bell_of(&after->action_id, sizeof(pg_uuid_t)));
+		idem_bell_ring_at_commit(idem_bell_of(&after->action_id, sizeof(pg_uuid_t)));
 	if (after->state == IDEM_PENDING)
-		idem_stats_ring_at_commit(idem_stats_bell_of(VARDATA_ANY(after->intent),
-													 VARSIZE_ANY_EXHDR(after->intent)));
+		idem_bell_ring_at_commit(idem_bell_of(VARDATA_ANY(after->intent),
+											  VARSIZE_ANY_EXHDR(after->intent)));
 }
 
 /*

@@ -24,8 +24,8 @@
 #include "compat.h"
 #include "ledger_scan.h"
 #include "columns.h"
+#include "databases.h"
 #include "miscadmin.h"
-#include "stats.h"
 #include "storage/bufmgr.h"
 #include "utils/snapmgr.h"
 

@@ -30,6 +30,7 @@
 #include "access/xact.h"
 #include "apply.h"
 #include "arg.h"
+#include "bells.h"
 #include "catalog/pg_type.h"
 #include "errors.h"
 #include "funcapi.h"
@@ -38,7 +39,6 @@
 #include "queue.h"
 #include "request.h"
 #include "settings.h"
-#include "stats.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 
@@ -453,23 +453,23 @@ take(FunctionCallInfo fcinfo, IdemCall call)
 	InitMaterializedSRF(fcinfo, 0);
 	t.desc = rsinfo->setDesc;
 	t.tuples = palloc(t.max * sizeof(HeapTuple));
-	bell = idem_stats_bell_of(VARDATA_ANY(t.intents[0]), VARSIZE_ANY_EXHDR(t.intents[0]));
+	bell = idem_bell_of(VARDATA_ANY(t.intents[0]), VARSIZE_ANY_EXHDR(t.intents[0]));
 	for (;;)
 	{
 		long		left;
 
 		if (wait > 0)
-			idem_stats_listen(bell);
+			idem_bell_listen(bell);
 		take_round(&t);
 		left = (deadline - GetCurrentTimestamp()) / 1000;
 		if (t.taken > 0 || left <= 0)
 			break;
 		/* leases end without a ring, and other intents have other bells */
-		idem_stats_await(bell, Min(left, pause), pause);
+		idem_bell_await(bell, Min(left, pause), pause);
 		pause = Min(pause * 2, LAST_POLL);
 	}
 	if (wait > 0)
-		idem_stats_stop_listening();
+		idem_bell_stop_listening();
 	return idem_batch_return(fcinfo, t.tuples, t.taken);
 }
 

@@ -3,7 +3,7 @@
  * repeats.c
  *	  Counted repeats on their way to idem_repeats, and out of it.
  *
- * They are counted in shared memory (stats.c).  Maintenance takes some out,
+ * They are counted in shared memory (counters.c).  Maintenance takes some out,
  * writes them in a transaction of its own, and a transaction that does not
  * commit puts them back: each is written once.  A lock of its own lets one
  * writer at a time, so that a delivery has one row a day.
@@ -36,10 +36,10 @@
 #include "answer.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
+#include "counters.h"
 #include "executor/spi.h"
 #include "ledger.h"
 #include "miscadmin.h"
-#include "stats.h"
 #include "storage/lmgr.h"
 #include "table.h"
 #include "utils/builtins.h"
@@ -138,7 +138,7 @@ idem_repeats_write(void)
 
 	LockDatabaseObject(RelationRelationId, idem_relation_oid("idem_repeats"), 0,
 					   ShareUpdateExclusiveLock);
-	taken = idem_stats_take_repeats(MyDatabaseId, AT_ONCE);
+	taken = idem_counters_take(MyDatabaseId, AT_ONCE);
 	if (taken == NIL)
 		return false;
 	PushActiveSnapshot(GetTransactionSnapshot());
@@ -149,7 +149,7 @@ idem_repeats_write(void)
 		if (write_one(lfirst(lc)))
 			some_written = true;
 		else
-			idem_stats_leave(lfirst(lc));
+			idem_counters_leave(lfirst(lc));
 	}
 	idem_owner_leave(&caller);
 	SPI_finish();

@@ -24,6 +24,7 @@
 #include "canon.h"
 #include "catalog/pg_type.h"
 #include "conceal.h"
+#include "counters.h"
 #include "errors.h"
 #include "funcapi.h"
 #include "key.h"
@@ -31,7 +32,6 @@
 #include "pause.h"
 #include "repeats.h"
 #include "secret.h"
-#include "stats.h"
 #include "utils/builtins.h"
 #include "utils/tuplestore.h"
 #include "utils/typcache.h"
@@ -424,7 +424,7 @@ void
 idem_count_repeat(const IdemRequest *r, const IdemVerdict *v, bool known)
 {
 	if ((known || v->outcome == IDEM_CONTENDED) && !v->changes)
-		idem_stats_count(&r->action_id, r->intent, r->source, r->event_id, v->outcome);
+		idem_counter_add(&r->action_id, r->intent, r->source, r->event_id, v->outcome);
 }
 
 /*

@@ -9,7 +9,7 @@
  * RENAME and TEMPLATE wait that second at most.
  *
  * A pass over a ledger may take several sessions; where it stands is in shared
- * memory (stats.c).  After a whole pass a database rests for naptime, or until
+ * memory (databases.c).  After a whole pass a database rests for naptime, or until
  * something is due that the pass has seen or a commit has told of since, but
  * for twenty times what the walk took at least: looking through a large ledger
  * costs a twentieth of a core at most.
@@ -45,6 +45,8 @@
 #include "catalog/pg_extension.h"
 #include "commands/dbcommands.h"
 #include "commands/extension.h"
+#include "counters.h"
+#include "databases.h"
 #include "maintenance.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -52,7 +54,6 @@
 #include "postmaster/interrupt.h"
 #include "repeats.h"
 #include "settings.h"
-#include "stats.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
@@ -218,9 +219,9 @@ expect_nothing(Oid dbid)
 	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz rest;
 
-	(void) idem_stats_get(dbid, &database);
+	(void) idem_database_get(dbid, &database);
 	rest = (naptimes_from_now(UNUSED_FACTOR) - now) << Min(database.refused, 20);
-	idem_stats_expect(dbid, now + Min(rest, MOST_REST));
+	idem_database_expect(dbid, now + Min(rest, MOST_REST));
 }
 
 /* runs a worker in the database and waits for its end; false without a slot */
@@ -257,7 +258,7 @@ milliseconds_until_turn(Oid dbid, TimestampTz now)
 	IdemDatabase database;
 	TimestampTz turn;
 
-	(void) idem_stats_get(dbid, &database);
+	(void) idem_database_get(dbid, &database);
 	turn = database.next_pass;
 	if (database.due != 0)
 		turn = Min(turn, Max(database.due, database.rest_until));
@@ -275,7 +276,8 @@ go_round(void)
 	List	   *to_serve = list_databases(&all);
 	ListCell   *lc;
 
-	idem_stats_keep_only(all);
+	idem_databases_keep_only(all);
+	idem_counters_keep_only(all);
 	foreach(lc, to_serve)
 	{
 		long		left = milliseconds_until_turn(lfirst_oid(lc), GetCurrentTimestamp());
@@ -301,7 +303,7 @@ idem_launcher_main(Datum arg)
 
 	accept_signals();
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
-	idem_stats_launcher_started();
+	idem_databases_launcher_started();
 	round_context = AllocSetContextCreate(TopMemoryContext, "idem_action round",
 										  ALLOCSET_DEFAULT_SIZES);
 	for (;;)
@@ -504,8 +506,8 @@ idem_worker_main(Datum arg)
 
 	accept_signals();
 	connect_to(dbid);
-	idem_stats_connected(dbid, naptimes_from_now(1));
-	(void) idem_stats_get(dbid, &database);
+	idem_database_connected(dbid, naptimes_from_now(1));
+	(void) idem_database_get(dbid, &database);
 	context = AllocSetContextCreate(TopMemoryContext, "idem_action session",
 									ALLOCSET_DEFAULT_SIZES);
 	StartTransactionCommand();
@@ -527,6 +529,6 @@ idem_worker_main(Datum arg)
 		note_problem(&database, name, error);
 	}
 	PG_END_TRY();
-	idem_stats_put(&database);
+	idem_database_put(&database);
 	proc_exit(0);
 }

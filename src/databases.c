@@ -1,0 +1,293 @@
+/*-------------------------------------------------------------------------
+ *
+ * databases.c
+ *	  What the launcher and its workers know of each database.
+ *
+ * In shared memory, under one lock: a slot for each database, which the launcher
+ * and its workers write, and the launcher's latch, which backends set when they
+ * use a ledger for the first time, or commit what is due before the ordinary
+ * pass.
+ *
+ * After a crash of the server workers begin new passes, as after any start.  A
+ * database without a slot, because all are taken, is served without memory of
+ * the last pass.
+ *
+ * Copyright (c) 2026, idem_action contributors
+ *
+ * IDENTIFICATION
+ *	  src/databases.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "compat.h"
+#include "databases.h"
+#include "access/xact.h"
+#include "counters.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "utils/builtins.h"
+#include "utils/tuplestore.h"
+#include "worker.h"
+
+#define MAX_DATABASES 256
+
+typedef struct SharedDatabases
+{
+	LWLock	   *lock;
+	Latch	   *launcher;		/* NULL while there is none */
+	IdemDatabase databases[MAX_DATABASES];	/* dbid invalid: free */
+} SharedDatabases;
+
+static SharedDatabases *shared = NULL;
+
+PG_FUNCTION_INFO_V1(idem_worker_state);
+
+Size
+idem_databases_size(void)
+{
+	return sizeof(SharedDatabases);
+}
+
+void
+idem_databases_start(void *memory, LWLock *its_lock)
+{
+	shared = memory;
+	shared->lock = its_lock;
+}
+
+/* the slot of a database, or a free one, or NULL; caller holds the lock */
+static IdemDatabase *
+slot_of(Oid dbid)
+{
+	IdemDatabase *free_slot = NULL;
+
+	for (int i = 0; i < MAX_DATABASES; i++)
+	{
+		if (shared->databases[i].dbid == dbid)
+			return &shared->databases[i];
+		if (free_slot == NULL && !OidIsValid(shared->databases[i].dbid))
+			free_slot = &shared->databases[i];
+	}
+	return free_slot;
+}
+
+/* caller holds the lock */
+static void
+wake_launcher(void)
+{
+	if (shared->launcher != NULL)
+		SetLatch(shared->launcher);
+}
+
+/* tells the launcher, once per backend and ledger, that this database has one */
+void
+idem_database_note_use(Oid ledger)
+{
+	static Oid	noted = InvalidOid;
+	IdemDatabase *slot;
+
+	if (noted == ledger || shared == NULL)
+		return;
+	noted = ledger;
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	slot = slot_of(MyDatabaseId);
+	if (slot != NULL && !slot->used)
+	{
+		slot->dbid = MyDatabaseId;
+		slot->used = true;
+		slot->next_pass = 0;
+		wake_launcher();
+	}
+	LWLockRelease(shared->lock);
+}
+
+/* tells the launcher what has become due earlier than all it knew of */
+static void
+note_due(TimestampTz due)
+{
+	IdemDatabase *slot;
+
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	slot = slot_of(MyDatabaseId);
+	if (slot != NULL && slot->dbid == MyDatabaseId && due < slot->next_pass &&
+		(slot->due == 0 || due < slot->due))
+	{
+		slot->due = due;
+		wake_launcher();
+	}
+	LWLockRelease(shared->lock);
+}
+
+/* the earliest thing that this transaction has made due */
+static TimestampTz to_note = 0;
+
+static void
+note_at_commit(XactEvent event, void *arg)
+{
+	if (to_note == 0 || (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT &&
+						 event != XACT_EVENT_PREPARE))
+		return;
+	if (event == XACT_EVENT_COMMIT)
+		note_due(to_note);
+	to_note = 0;
+}
+
+/* something is due for maintenance; within naptime that is news */
+void
+idem_database_due_at_commit(TimestampTz due)
+{
+	static bool registered = false;
+
+	if (shared == NULL ||
+		due >= GetCurrentStatementStartTimestamp() + idem_worker_naptime * USECS_PER_SEC)
+		return;
+	if (!registered)
+		RegisterXactCallback(note_at_commit, NULL);
+	registered = true;
+	to_note = idem_earlier(to_note, due);
+}
+
+static void
+launcher_ended(int code, Datum arg)
+{
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	shared->launcher = NULL;
+	LWLockRelease(shared->lock);
+}
+
+void
+idem_databases_launcher_started(void)
+{
+	before_shmem_exit(launcher_ended, 0);
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	shared->launcher = MyLatch;
+	LWLockRelease(shared->lock);
+}
+
+/* what is known of a database; false where nothing is */
+bool
+idem_database_get(Oid dbid, IdemDatabase *database)
+{
+	IdemDatabase *slot;
+	bool		known;
+
+	LWLockAcquire(shared->lock, LW_SHARED);
+	slot = slot_of(dbid);
+	known = slot != NULL && slot->dbid == dbid;
+	if (known)
+		*database = *slot;
+	LWLockRelease(shared->lock);
+	if (!known)
+	{
+		memset(database, 0, sizeof(*database));
+		database->dbid = dbid;
+	}
+	return known;
+}
+
+/*
+ * A worker is about to be started: what holds if it does not get in.  What
+ * becomes due from now on is kept, since a new pass may walk past it.
+ */
+void
+idem_database_expect(Oid dbid, TimestampTz next_pass)
+{
+	IdemDatabase *slot;
+
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	slot = slot_of(dbid);
+	if (slot != NULL)
+	{
+		slot->dbid = dbid;
+		slot->used = false;
+		slot->refused++;
+		slot->next_pass = slot->rest_until = next_pass;
+		if (slot->block == 0)
+			slot->due = 0;
+	}
+	LWLockRelease(shared->lock);
+}
+
+/* the worker got in: what holds if it does not come to an end */
+void
+idem_database_connected(Oid dbid, TimestampTz next_pass)
+{
+	IdemDatabase *slot;
+
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	slot = slot_of(dbid);
+	if (slot != NULL && slot->dbid == dbid)
+	{
+		slot->refused = 0;
+		slot->next_pass = slot->rest_until = next_pass;
+	}
+	LWLockRelease(shared->lock);
+}
+
+/* what the worker found out, and what backends have said meanwhile */
+void
+idem_database_put(const IdemDatabase *database)
+{
+	IdemDatabase *slot;
+
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	slot = slot_of(database->dbid);
+	if (slot != NULL)
+	{
+		bool		used = slot->used && slot->dbid == database->dbid;
+		TimestampTz due = idem_earlier(slot->due, database->due);
+
+		*slot = *database;
+		slot->due = due;
+		if (used && !database->used)
+		{
+			slot->used = true;
+			slot->next_pass = 0;
+		}
+	}
+	LWLockRelease(shared->lock);
+}
+
+/* lets go of the databases that are not in the list any more */
+void
+idem_databases_keep_only(List *dbids)
+{
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < MAX_DATABASES; i++)
+	{
+		if (!list_member_oid(dbids, shared->databases[i].dbid))
+			memset(&shared->databases[i], 0, sizeof(IdemDatabase));
+	}
+	LWLockRelease(shared->lock);
+}
+
+/* the slot of this database, for the view worker_status; no row without preload */
+Datum
+idem_worker_state(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	IdemDatabase database;
+	Datum		values[4];
+	bool		nulls[4];
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (shared == NULL)
+		PG_RETURN_NULL();
+	(void) idem_database_get(MyDatabaseId, &database);
+	values[0] = TimestampTzGetDatum(database.last_pass);
+	nulls[0] = database.last_pass == 0;
+	values[1] = CStringGetTextDatum(database.problem);
+	nulls[1] = database.problem[0] == '\0';
+	LWLockAcquire(shared->lock, LW_SHARED);
+	values[2] = BoolGetDatum(shared->launcher != NULL);
+	LWLockRelease(shared->lock);
+	nulls[2] = false;
+	values[3] = Int64GetDatum(idem_counters_uncounted());
+	nulls[3] = false;
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	PG_RETURN_NULL();
+}
