@@ -105,19 +105,29 @@ idem_database_note_use(Oid ledger)
 	LWLockRelease(shared->lock);
 }
 
-/* tells the launcher what has become due earlier than all it knew of */
+/*
+ * Tells the launcher what has become due earlier than all it knew of.  Most
+ * often it is not earlier, which a look without the lock tells: whoever clears
+ * the slot at the same moment begins a pass that sees what we have committed.
+ */
 static void
 note_due(TimestampTz due)
 {
+	static volatile IdemDatabase *known = NULL;
 	IdemDatabase *slot;
 
+	if (known != NULL && known->dbid == MyDatabaseId && known->due != 0 && known->due <= due)
+		return;
 	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
 	slot = slot_of(MyDatabaseId);
-	if (slot != NULL && slot->dbid == MyDatabaseId && due < slot->next_pass &&
-		(slot->due == 0 || due < slot->due))
+	if (slot != NULL && slot->dbid == MyDatabaseId)
 	{
-		slot->due = due;
-		wake_launcher();
+		known = slot;
+		if (due < slot->next_pass && (slot->due == 0 || due < slot->due))
+		{
+			slot->due = due;
+			wake_launcher();
+		}
 	}
 	LWLockRelease(shared->lock);
 }
