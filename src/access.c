@@ -11,7 +11,9 @@
  *
  * The code acts as the ledger's owner only between idem_owner_enter and
  * idem_owner_leave, and runs nothing there but statements of its own with every
- * name qualified.  An error in between puts the caller back.
+ * name qualified.  Since the grammar itself looks some operators up by name, as
+ * for IS DISTINCT FROM and IN, the search path there is pg_catalog too.  An error
+ * in between puts the caller back.
  *
  * Copyright (c) 2026, idem_action contributors
  *
@@ -39,6 +41,7 @@
 #include "parser/parse_func.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
@@ -75,11 +78,15 @@ idem_owner_enter(IdemOwner *caller)
 	GetUserIdAndSecContext(&caller->user, &caller->sec_context);
 	SetUserIdAndSecContext(owner, caller->sec_context |
 						   SECURITY_LOCAL_USERID_CHANGE | SECURITY_NOFORCE_RLS);
+	caller->guc_level = NewGUCNestLevel();
+	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
 }
 
 void
 idem_owner_leave(const IdemOwner *caller)
 {
+	AtEOXact_GUC(true, caller->guc_level);
 	SetUserIdAndSecContext(caller->user, caller->sec_context);
 }
 

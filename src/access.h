@@ -18,6 +18,7 @@ typedef struct IdemOwner
 {
 	Oid			user;
 	int			sec_context;
+	int			guc_level;
 } IdemOwner;
 
 extern void idem_owner_enter(IdemOwner *caller);

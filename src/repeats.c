@@ -53,8 +53,9 @@
 #define OF_DELIVERY \
 	" WHERE (action_id OPERATOR(pg_catalog.=) $5 OR action_id IS NULL AND $5 IS NULL)" \
 	" AND intent OPERATOR(pg_catalog.=) $2 AND day OPERATOR(pg_catalog.=) $1" \
-	" AND outcome OPERATOR(pg_catalog.=) $6 AND source IS NOT DISTINCT FROM $3" \
-	" AND event_id IS NOT DISTINCT FROM $4"
+	" AND outcome OPERATOR(pg_catalog.=) $6" \
+	" AND (source OPERATOR(pg_catalog.=) $3 OR source IS NULL AND $3 IS NULL)" \
+	" AND (event_id OPERATOR(pg_catalog.=) $4 OR event_id IS NULL AND $4 IS NULL)"
 #define SQL_ADD \
 	"UPDATE idem.idem_repeats SET n = n OPERATOR(pg_catalog.+) $7, last_at = $9" OF_DELIVERY
 #define SQL_NEW \
