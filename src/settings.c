@@ -50,13 +50,17 @@ PG_FUNCTION_INFO_V1(idem_timeline);
 static IdemSettings settings;
 static MemoryContext context = NULL;
 static bool valid = false;
+static bool changed_meanwhile;
 static Oid	relid = InvalidOid;
 
 static void
 forget_settings(Datum arg, Oid changed)
 {
 	if (changed == relid || !OidIsValid(changed))
+	{
 		valid = false;
+		changed_meanwhile = true;
+	}
 }
 
 /* the timeline that this server writes; a standby writes none */
@@ -156,7 +160,7 @@ idem_settings(void)
 	MemoryContextReset(context);
 	memset(&settings, 0, sizeof(settings));
 	relid = RelationGetRelid(rel);
-	valid = true;
+	changed_meanwhile = false;
 
 	/* not MVCC: neither the transaction's snapshot nor predicate locks */
 	slot = table_slot_create(rel, NULL);
@@ -169,5 +173,7 @@ idem_settings(void)
 	table_endscan(scan);
 	ExecDropSingleTupleTableSlot(slot);
 	table_close(rel, AccessShareLock);
+	/* only now: the scan may have been cancelled, and told of changes */
+	valid = !changed_meanwhile;
 	return &settings;
 }

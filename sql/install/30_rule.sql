@@ -184,3 +184,7 @@ FOR EACH STATEMENT EXECUTE FUNCTION idem.settings_changed();
 CREATE TRIGGER settings_changed
 AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.idem_state
 FOR EACH STATEMENT EXECUTE FUNCTION idem.settings_changed();
+
+/* whatever session_replication_role says: a session would go on by what was */
+ALTER TABLE idem.idem_rules ENABLE ALWAYS TRIGGER settings_changed;
+ALTER TABLE idem.idem_state ENABLE ALWAYS TRIGGER settings_changed;

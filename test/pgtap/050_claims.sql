@@ -2,7 +2,7 @@
 -- Claims: what is answered to whom; params and drafts; call_id; batches;
 -- once; find_action.
 --
-SELECT plan(156);
+SELECT plan(158);
 
 CREATE SCHEMA t;
 SET search_path = t, public;
@@ -330,5 +330,13 @@ SELECT throws_ok($$SELECT idem.claim_action('evt 1', 'step', scope => 'acme', in
 SELECT throws_ok($$SELECT idem.once('o', 'step')$$, '25006', NULL, 'nor once');
 SELECT throws_ok(format('SELECT idem.complete_action(%L, %L)', :'id', :'claim'), '25006', NULL, 'nor complete');
 COMMIT;
+
+-- what holds is known at once in a session that calls itself a replica, too
+SET session_replication_role = replica;
+SELECT idem.pause_intent('step', 'wait') \g /dev/null
+SELECT is(outcome, 'paused', 'a pause in a session that calls itself a replica') FROM idem.claim_action('replica', 'step');
+SELECT idem.resume_intent('step') \g /dev/null
+SELECT is(outcome, 'claimed', 'and its end') FROM idem.claim_action('replica', 'step');
+RESET session_replication_role;
 
 SELECT * FROM finish();

@@ -82,6 +82,17 @@ is($copy->safe_psql('postgres', q{SELECT count(*) FROM idem.worker_status WHERE 
 	0, 'worker_status has nothing more to say');
 is($copy->safe_psql('postgres', q{SELECT count(*) FROM idem.history WHERE event = 'resumed'}), 1, 'the history does');
 
+# --- a session that is cancelled while it reads what holds ------------------
+
+$session = $copy->session;
+$session->query_safe(q{SELECT (idem.claim_action('held', 'send-mail')).outcome});
+$copy->safe_psql('postgres', q{SELECT idem.pause_intent('send-mail', 'wait')});
+# the cancel is there when the call begins, and takes effect in its first scan: of idem_state
+$session->query(q{SELECT (idem.claim_action(CASE WHEN pg_cancel_backend(pg_backend_pid()) THEN 'cut' END, 'send-mail')).outcome});
+is($session->query(q{SELECT outcome FROM idem.claim_action('cut', 'send-mail')}), 'paused', 'a cancel in the middle hides no pause');
+$session->quit;
+$copy->safe_psql('postgres', q{SELECT idem.resume_intent('send-mail')});
+
 # --- back to an older moment ------------------------------------------------
 
 my ($since) = $copy->safe_psql('postgres', 'SELECT now()');
