@@ -222,7 +222,8 @@ idem_database_expect(Oid dbid, TimestampTz next_pass)
 	LWLockRelease(shared->lock);
 }
 
-/* the worker got in: what holds if it does not come to an end */
+/* the worker got in, or it was not its fault that it did not: what holds if it
+ * does not come to an end */
 void
 idem_database_connected(Oid dbid, TimestampTz next_pass)
 {

@@ -29,6 +29,12 @@
 #include "storage/bufmgr.h"
 #include "utils/snapmgr.h"
 
+BlockNumber
+idem_ledger_blocks(IdemLedger *ledger)
+{
+	return RelationGetNumberOfBlocks(ledger->actions.rel);
+}
+
 /* over nblocks blocks from "from" on, or to the end of the table */
 void
 idem_walk_start(IdemWalk *walk, IdemLedger *ledger, IdemWanted wanted,

@@ -39,6 +39,7 @@ typedef struct IdemWalk
 	BlockNumber end;			/* the first block not walked over */
 } IdemWalk;
 
+extern BlockNumber idem_ledger_blocks(IdemLedger *ledger);
 extern void idem_walk_start(IdemWalk *walk, IdemLedger *ledger, IdemWanted wanted,
 							BlockNumber from, BlockNumber nblocks);
 extern bool idem_walk_next(IdemWalk *walk, IdemAction *action);

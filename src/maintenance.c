@@ -29,6 +29,7 @@
 #include "access/xact.h"
 #include "apply.h"
 #include "arg.h"
+#include "common/pg_prng.h"
 #include "databases.h"
 #include "detail.h"
 #include "errors.h"
@@ -117,7 +118,8 @@ idem_maintenance_batch(IdemPass *pass, int batch)
 	ledger = idem_ledger_open(true);
 	row_context = AllocSetContextCreate(outer, "idem_action row of maintenance",
 										ALLOCSET_SMALL_SIZES);
-	idem_walk_start(&walk, ledger, IDEM_WANT_DUE, pass->block, BLOCKS_PER_BATCH);
+	idem_walk_start(&walk, ledger, IDEM_WANT_DUE, pass->block,
+					Min(BLOCKS_PER_BATCH, pass->end - pass->block));
 	while (changed < batch && idem_walk_next(&walk, &row))
 	{
 		bool		done;
@@ -156,7 +158,7 @@ idem_maintenance_batch(IdemPass *pass, int batch)
 	else
 	{
 		pass->block = walk.end;
-		at_end = idem_walk_end(&walk);
+		at_end = idem_walk_end(&walk) || pass->block >= pass->end;
 	}
 	pass->upcoming = idem_earlier(pass->upcoming, walk.upcoming);
 	if (changed < batch / 2)
@@ -179,13 +181,31 @@ positive_arg(FunctionCallInfo fcinfo, int n, const char *name, int otherwise)
 	return PG_GETARG_INT32(n);
 }
 
-/* CALL run_maintenance: one pass, committed batch by batch */
+/* a block to begin at, any of a table that one batch cannot walk over */
+static BlockNumber
+anywhere(void)
+{
+	IdemLedger *ledger = idem_ledger_open(true);
+	BlockNumber total = idem_ledger_blocks(ledger);
+
+	idem_ledger_close(ledger);
+	if (total <= BLOCKS_PER_BATCH)
+		return 0;
+	return (BlockNumber) pg_prng_uint64_range(&pg_global_prng_state, 0, total - 1);
+}
+
+/*
+ * CALL run_maintenance: one pass, committed batch by batch.  It begins anywhere
+ * and comes round to there, so that calls which are cut off each time, by
+ * max_batches or by a timeout, still get everywhere.
+ */
 Datum
 idem_run_maintenance(PG_FUNCTION_ARGS)
 {
 	int			batch = positive_arg(fcinfo, 0, "batch", DEFAULT_BATCH);
 	int			left = positive_arg(fcinfo, 1, "max_batches", PG_INT32_MAX);
-	IdemPass	pass = {0};
+	IdemPass	pass = {.end = InvalidBlockNumber};
+	BlockNumber begun_at;
 	bool		more;
 
 	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
@@ -196,10 +216,18 @@ idem_run_maintenance(PG_FUNCTION_ARGS)
 				 errdetail("It commits its batches one by one."),
 				 errhint("CALL it by itself.")));
 	SPI_connect_ext(SPI_OPT_NONATOMIC);
+	begun_at = pass.block = anywhere();
 	do
 	{
 		more = idem_maintenance_batch(&pass, batch);
 		SPI_commit();
+		if (!more && begun_at > 0)
+		{
+			pass.block = 0;
+			pass.end = begun_at;
+			begun_at = 0;
+			more = true;
+		}
 	} while (more && --left > 0);
 	do
 	{

@@ -19,7 +19,9 @@
 /* where a pass over the ledger stands, and what it has done */
 typedef struct IdemPass
 {
-	BlockNumber block;
+	BlockNumber block;			/* where it goes on */
+	BlockNumber end;			/* and ends, InvalidBlockNumber for the
+								 * table's end */
 	TimestampTz upcoming;		/* what is due next of what was walked past,
 								 * or 0 */
 	int64		walked;			/* microseconds of batches with little to do */

@@ -287,7 +287,10 @@ go_round(void)
 		{
 			expect_nothing(lfirst_oid(lc));
 			if (!serve(lfirst_oid(lc)))
+			{
+				idem_database_connected(lfirst_oid(lc), naptimes_from_now(1));
 				break;
+			}
 			left = milliseconds_until_turn(lfirst_oid(lc), GetCurrentTimestamp());
 		}
 		nap = Min(nap, left);
@@ -423,7 +426,7 @@ work(IdemDatabase *database)
 {
 	TimestampTz started = GetCurrentTimestamp();
 	TimestampTz now = started;
-	IdemPass	pass = {.block = database->block};
+	IdemPass	pass = {.block = database->block,.end = InvalidBlockNumber};
 	bool		more = true;
 
 	while (more && now < started + SESSION_WORK)

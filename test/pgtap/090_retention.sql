@@ -195,4 +195,21 @@ CALL idem.run_maintenance(NULL, NULL);
 SELECT is(count(*), 0::bigint, 'a whole pass') FROM idem.idem_actions WHERE key LIKE 'batch-%' AND state = 'in_progress';
 SELECT is(lease_backlog || ' ' || purge_backlog, '0 0', 'nothing is left to do') FROM idem.worker_status;
 
+-- --- a table that no call gets through -----------------------------------------------------
+
+-- six thousand blocks; due is what lies at their end
+INSERT INTO idem.idem_actions (action_id, created_at, revision, generation, attempt, lost, failures,
+	priority, uncertain, uncertain_before, marked, begun, verifying, approved, cancel_requested, purged,
+	first_claimed_at, claimed_at, claim_id, ended_by, finished_at, purge_after, forget_after, state, scope, intent, key, params)
+SELECT idem.action_id('fat-' || i, 'fat'), t, 2, 1, 1, 0, 0,
+	0, false, false, false, false, false, false, false, false,
+	t, t, gen_random_uuid(), 'succeeded', t, d, d, 'completed', '', 'fat', 'fat-' || i, jsonb_build_object('n', (SELECT string_agg(md5(i::text || j), '') FROM generate_series(1, 45) j))
+FROM generate_series(1, 30000) i, (SELECT now() - interval '1 day') AS s (t), LATERAL (SELECT CASE WHEN i > 29990 THEN t ELSE now() + '1 day' END) AS l (d)
+ORDER BY i;
+SELECT cmp_ok(pg_relation_size('idem.idem_actions') / 8192, '>', 5500::bigint, 'more than one batch walks over');
+-- each call by itself is one batch only
+SELECT 'CALL idem.run_maintenance(max_batches => 1)' FROM generate_series(1, 60) \gexec
+SELECT is(count(*), 0::bigint, 'calls that are cut off each time get everywhere') FROM idem.idem_actions WHERE key ~ '^fat-2999[1-9]|^fat-30000';
+DELETE FROM idem.idem_actions WHERE intent = 'fat';
+
 SELECT * FROM finish();
