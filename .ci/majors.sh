@@ -1,8 +1,11 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 #
-# Other majors of PostgreSQL, for matrix and upgrade; sourced after lib.sh.
-# Each is Debian's own packages, unpacked once into a folder under
+# Other majors of PostgreSQL, for matrix and upgrade; sourced, never run.  Each
+# is Debian's own packages, unpacked once into a folder under
 # $IDEM_MATRIX_CACHE; what is in there runs by chroot, hence as root.
+
+# shellcheck source=.ci/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 # The majors' own flags but those that this machine's gcc does not know.
 cflags="-O2 -g -Wall -Wmissing-prototypes -Wpointer-arith -Wdeclaration-after-statement -Werror \
@@ -65,7 +68,9 @@ build_major() {
 	make -s with_llvm=no PG_CONFIG="$work/pg_config" install > /dev/null
 }
 
-# Runs a function with set -e in force, which it is not inside an if.
+# Runs a function with set -e in force, which it is not inside an if; leaves what
+# it returned in $status.
+# shellcheck disable=SC2034 # used where this is sourced
 try() {
 	set +e
 	(set -e; "$@")
