@@ -173,7 +173,7 @@ my $calls = q{
 	SELECT idem.revoke_access('attacker', 'admin');
 	SELECT idem.grant_access('attacker', 'analyst');
 	SELECT idem.may_see('act'), idem.may_see('act', 10::pg_catalog.oid);
-	SELECT idem.library_version() IS NOT NULL;
+	SELECT idem.library_version() IS NOT NULL, idem.timeline() IS NOT NULL;
 	SELECT idem.action_key('a', 'b'), idem.period_key('2026-11-29 12:00+00', 'week', 'Europe/Berlin'), idem.action_id('a', 'act') IS NOT NULL;
 
 	SELECT outcome, action_id, claim_id FROM idem.claim_action('a', 'act', '{"a": 1}', '{"d": 1}', worker => 'w', source => 's', event_id => 'e', call_id => '0b5e7c1e-0000-4000-8000-000000000001') \gset
