@@ -35,6 +35,7 @@
 #include "errors.h"
 #include "executor/spi.h"
 #include "ledger_scan.h"
+#include "miscadmin.h"
 #include "repeats.h"
 #include "settings.h"
 #include "transition.h"
@@ -242,39 +243,148 @@ idem_run_maintenance(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
+/*-------------------------------------------------------------------------
+ * Changes of many actions in the caller's transaction
+ *-------------------------------------------------------------------------
+ */
+
+/* the change of one action; false where the row, as it is, needs none */
+typedef bool (*IdemChange) (const IdemAction *row, IdemAction *after, void *arg);
+
+/* the row as it is once nobody holds it; false where it is gone */
+static bool
+read_again(IdemLedger *ledger, const pg_uuid_t *id, IdemAction *row)
+{
+	for (;;)
+	{
+		TransactionId holder;
+
+		CHECK_FOR_INTERRUPTS();
+		switch (idem_ledger_probe(ledger, id, row, &holder))
+		{
+			case IDEM_PRESENT:
+				return true;
+			case IDEM_HELD:
+			case IDEM_HELD_NEW:
+				idem_ledger_rest(ledger);
+				idem_ledger_wait(holder);
+				break;
+			case IDEM_ABSENT:
+				if (idem_ledger_surely_absent(ledger, id))
+					return false;
+				break;
+		}
+	}
+}
+
+/* a row that somebody else changes meanwhile is decided on again */
+static bool
+change_one(IdemLedger *ledger, IdemAction *row, IdemChange change, void *arg)
+{
+	pg_uuid_t	id = row->action_id;
+
+	do
+	{
+		IdemAction	after = *row;
+
+		if (!change(row, &after, arg))
+			return false;
+		if (idem_ledger_update(ledger, row, &after, true) == IDEM_WRITTEN)
+			return true;
+	} while (read_again(ledger, &id, row));
+	return false;
+}
+
+/* returns how many changed; "written" is called for each, or is NULL */
+static int64
+change_all(IdemWanted wanted, IdemChange change, void (*written) (const IdemAction *row, void *arg), void *arg)
+{
+	IdemLedger *ledger = idem_ledger_open(true);
+	MemoryContext row_context = AllocSetContextCreate(CurrentMemoryContext, "idem_action row",
+													  ALLOCSET_SMALL_SIZES);
+	MemoryContext outer = CurrentMemoryContext;
+	IdemWalk	walk;
+	IdemAction	row;
+	int64		changed = 0;
+
+	idem_walk_start(&walk, ledger, wanted, 0, InvalidBlockNumber);
+	while (idem_walk_next(&walk, &row))
+	{
+		MemoryContextReset(row_context);
+		MemoryContextSwitchTo(row_context);
+		if (change_one(ledger, &row, change, arg))
+		{
+			if (written != NULL)
+				written(&row, arg);
+			changed++;
+		}
+		MemoryContextSwitchTo(outer);
+	}
+	(void) idem_walk_end(&walk);
+	MemoryContextDelete(row_context);
+	idem_ledger_close(ledger);
+	return changed;
+}
+
+static bool
+restart_retention(const IdemAction *row, IdemAction *after, void *intent)
+{
+	if (row->finished_at == IDEM_NEVER || !idem_text_equal(row->intent, intent))
+		return false;
+	idem_rule_start_retention(rule_of(row), after);
+	return after->purge_after != row->purge_after || after->forget_after != row->forget_after;
+}
+
 /* rewrites the retention of an intent's finished actions by its rule */
 Datum
 idem_apply_retention(PG_FUNCTION_ARGS)
 {
 	text	   *intent;
-	IdemLedger *ledger;
-	IdemWalk	walk;
-	IdemAction	row;
-	int64		changed = 0;
 
 	if (PG_ARGISNULL(0))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("intent must not be null")));
 	intent = PG_GETARG_TEXT_PP(0);
-	ledger = idem_ledger_open(true);
 	(void) idem_rule_of(VARDATA_ANY(intent), VARSIZE_ANY_EXHDR(intent), idem_require_rule);
-	idem_walk_start(&walk, ledger, IDEM_WANT_FINAL, 0, InvalidBlockNumber);
-	while (idem_walk_next(&walk, &row))
-	{
-		IdemAction	after = row;
+	PG_RETURN_INT64(change_all(IDEM_WANT_FINAL, restart_retention, NULL, intent));
+}
 
-		if (!idem_text_equal(row.intent, intent))
-			continue;
-		idem_rule_start_retention(rule_of(&row), &after);
-		if (after.purge_after == row.purge_after && after.forget_after == row.forget_after)
-			continue;
-		if (idem_ledger_update(ledger, &row, &after, true) == IDEM_WRITTEN)
-			changed++;
-	}
-	(void) idem_walk_end(&walk);
-	idem_ledger_close(ledger);
-	PG_RETURN_INT64(changed);
+typedef struct Restore
+{
+	TimestampTz since;
+	text	   *note;
+} Restore;
+
+static bool
+put_before_a_person(const IdemAction *row, IdemAction *after, void *arg)
+{
+	if (row->state != IDEM_PENDING && row->state != IDEM_IN_PROGRESS)
+		return false;
+	after->uncertain = true;
+	idem_to_attention(after, "ledger_restored");
+	after->revision++;
+	return true;
+}
+
+static void
+record_restore(const IdemAction *row, void *arg)
+{
+	const Restore *restore = arg;
+	IdemEvent	event = {
+		.event = "restored",
+		.action = row,
+		.claim_id = row->claim_id,
+		.attempt = row->attempt,
+		.worker = row->worker,
+	};
+	StringInfoData detail;
+
+	idem_detail_start(&detail);
+	idem_detail_add_time(&detail, "since", restore->since);
+	idem_detail_add_text(&detail, "reason", restore->note);
+	event.detail = idem_detail_end(&detail);
+	idem_ledger_append(&event);
 }
 
 /*
@@ -284,52 +394,18 @@ idem_apply_retention(PG_FUNCTION_ARGS)
 Datum
 idem_after_restore(PG_FUNCTION_ARGS)
 {
-	IdemLedger *ledger;
-	IdemWalk	walk;
-	IdemAction	row;
-	text	   *note;
-	TimestampTz since;
+	Restore		restore;
 	IdemOwner	caller;
-	int64		changed = 0;
+	int64		changed;
 
 	if (PG_ARGISNULL(0) || PG_ARGISNULL(1))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("since and note must not be null"),
 				 errhint("Pass the moment that the ledger was restored to, and say what happened.")));
-	since = PG_GETARG_TIMESTAMPTZ(0);
-	note = idem_arg_label(fcinfo, 1);
-	ledger = idem_ledger_open(true);
-	idem_walk_start(&walk, ledger, IDEM_WANT_OPEN, 0, InvalidBlockNumber);
-	while (idem_walk_next(&walk, &row))
-	{
-		IdemAction	after = row;
-		IdemEvent	event = {
-			.event = "restored",
-			.action = &row,
-			.claim_id = row.claim_id,
-			.attempt = row.attempt,
-			.worker = row.worker,
-		};
-		StringInfoData detail;
-
-		after.uncertain = true;
-		idem_to_attention(&after, "ledger_restored");
-		after.revision++;
-		if (idem_ledger_update(ledger, &row, &after, true) != IDEM_WRITTEN)
-			ereport(ERROR,
-					(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-					 errmsg("an action changed while the ledger was being looked through"),
-					 errhint("Stop the workers and call after_restore again.")));
-		idem_detail_start(&detail);
-		idem_detail_add_time(&detail, "since", since);
-		idem_detail_add_text(&detail, "reason", note);
-		event.detail = idem_detail_end(&detail);
-		idem_ledger_append(&event);
-		changed++;
-	}
-	(void) idem_walk_end(&walk);
-	idem_ledger_close(ledger);
+	restore.since = PG_GETARG_TIMESTAMPTZ(0);
+	restore.note = idem_arg_label(fcinfo, 1);
+	changed = change_all(IDEM_WANT_OPEN, put_before_a_person, record_restore, &restore);
 	SPI_connect();
 	idem_owner_enter(&caller);
 	(void) idem_adopt("timeline");
