@@ -131,13 +131,25 @@ idem_apply(IdemLedger *ledger, const pg_uuid_t *id, IdemRequest *r, IdemVerdict 
 				/* what is written is decided on under the row's lock */
 				if (idem_ledger_lock(ledger) != IDEM_WRITTEN)
 					continue;
+				r->now = GetCurrentTimestamp();
 				decide_by_past(&row, r, v);
 			}
 		}
 		if (v->problem != IDEM_NO_PROBLEM)
 			return true;
-		if (v->changes && idem_ledger_update(ledger, &row, &v->after, true) != IDEM_WRITTEN)
-			continue;
+		if (v->changes)
+		{
+			IdemWrite	written = idem_ledger_update(ledger, &row, &v->after, false);
+
+			/*
+			 * whoever has it locked takes time: decide by the clock
+			 * afterwards
+			 */
+			if (written == IDEM_BUSY)
+				(void) idem_ledger_lock(ledger);
+			if (written != IDEM_WRITTEN)
+				continue;
+		}
 		if (v->erases)
 			idem_ledger_redact_past(id, true);
 		idem_append_lines(&row, r, v);
