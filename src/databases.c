@@ -123,10 +123,11 @@ note_due(TimestampTz due)
 	if (slot != NULL && slot->dbid == MyDatabaseId)
 	{
 		known = slot;
-		if (due < slot->next_pass && (slot->due == 0 || due < slot->due))
+		if (slot->due == 0 || due < slot->due)
 		{
 			slot->due = due;
-			wake_launcher();
+			if (due < slot->next_pass)
+				wake_launcher();
 		}
 	}
 	LWLockRelease(shared->lock);

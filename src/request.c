@@ -263,20 +263,44 @@ idem_request_call_id(IdemRequest *r, FunctionCallInfo fcinfo, int n)
 		r->call_id = *PG_GETARG_UUID_P(n);
 }
 
+/* whether a text is the uuid, written in any of the ways that PostgreSQL reads */
+static bool
+is_uuid(text *value, const pg_uuid_t *id)
+{
+	char		hex[2 * UUID_LEN];
+	int			len = 0;
+
+	for (int i = 0; i < (int) VARSIZE_ANY_EXHDR(value); i++)
+	{
+		char		c = VARDATA_ANY(value)[i];
+
+		if (c == '-' || c == '{' || c == '}')
+			continue;
+		if (len == 2 * UUID_LEN)
+			return false;
+		hex[len++] = pg_tolower((unsigned char) c);
+	}
+	for (int i = 0; i < UUID_LEN && len == 2 * UUID_LEN; i++)
+	{
+		static const char digits[] = "0123456789abcdef";
+
+		if (hex[2 * i] != digits[id->data[i] >> 4] || hex[2 * i + 1] != digits[id->data[i] & 15])
+			return false;
+	}
+	return len == 2 * UUID_LEN;
+}
+
 /* a call_id that equals the key or the event would give the grant to a twin */
 void
 idem_request_check_call_id(const IdemRequest *r)
 {
-	char		buf[IDEM_PROVIDER_KEY_SIZE];
 	text	   *others[] = {r->key, r->event_id};
 
 	if (idem_uuid_is_null(&r->call_id))
 		return;
-	idem_provider_key(&r->call_id, 1, buf);
 	for (int i = 0; i < (int) lengthof(others); i++)
 	{
-		if (others[i] != NULL && VARSIZE_ANY_EXHDR(others[i]) == strlen(buf) &&
-			pg_strncasecmp(VARDATA_ANY(others[i]), buf, strlen(buf)) == 0)
+		if (others[i] != NULL && is_uuid(others[i], &r->call_id))
 			ereport(ERROR,
 					(errcode(ERRCODE_IDEM_INVALID_KEY),
 					 errmsg("call_id must not be the key or the event's id"),

@@ -492,6 +492,7 @@ connect_to(Oid dbid)
 
 	/* before connecting, which takes a lock too */
 	override("lock_timeout", LOCK_TIMEOUT_MS);
+	override("search_path", "pg_catalog, pg_temp");
 	override("log_min_messages", "error");
 	BackgroundWorkerInitializeConnectionByOid(dbid, InvalidOid, 0);
 	override("log_min_messages", level);

@@ -2,7 +2,7 @@
 -- Claims: what is answered to whom; params and drafts; call_id; batches;
 -- once; find_action.
 --
-SELECT plan(158);
+SELECT plan(163);
 
 CREATE SCHEMA t;
 SET search_path = t, public;
@@ -186,6 +186,10 @@ SELECT is(claim_id, :'claim'::uuid, 'no name both times is the same worker') FRO
 -- it must not be what a second delivery has in common with the first
 SELECT throws_ok(format('SELECT idem.claim_action(%L, %L, call_id => %L, in_transaction => true)', :'call', 'again', :'call'), 'IA006', 'call_id must not be the key or the event''s id', 'call_id must not be the key');
 SELECT throws_ok(format('SELECT idem.claim_action(%L, %L, call_id => %L, in_transaction => true)', upper(:'call'), 'again', :'call'), 'IA006', NULL, 'in no spelling');
+SELECT throws_ok(format('SELECT idem.claim_action(%L, %L, event_id => %L, call_id => %L, in_transaction => true)', 'k', 'again', spelling, :'call'), 'IA006', NULL, 'nor as ' || spelling)
+FROM (VALUES (replace(:'call', '-', '')), ('{' || :'call' || '}'), (upper(replace(:'call', '-', '')))) v (spelling);
+SELECT lives_ok(format('SELECT idem.claim_action(%L, %L, event_id => %L, call_id => %L, in_transaction => true)', 'part', 'again', other, :'call'), 'but as a part of ' || other)
+FROM (VALUES (:'call' || '0'), (left(:'call', 35))) v (other);
 SELECT throws_ok(format('SELECT idem.claim_action(%L, %L, event_id => %L, call_id => %L, in_transaction => true)', 'k', 'again', :'call', :'call'), 'IA006', NULL, 'nor the event_id');
 SELECT throws_ok(format('SELECT * FROM idem.claim_actions(%L, ARRAY[%L, %L], call_id => %L, in_transaction => true)', 'again', 'k', :'call', :'call'), 'IA006', NULL, 'nor any key of a batch');
 SELECT throws_ok(format('SELECT * FROM idem.claim_actions(%L, ARRAY[%L, %L], event_ids => ARRAY[%L, %L], call_id => %L, in_transaction => true)', 'again', 'k', 'l', 'e', :'call', :'call'), 'IA006', NULL, 'nor any event_id of one');
