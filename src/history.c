@@ -70,7 +70,7 @@ idem_ledger_append(const IdemEvent *event)
 	bool	   *n;
 	Oid			sequence = idem_relation_oid("idem_events_id_seq");
 
-	idem_table_open(&events, "idem_events", RowExclusiveLock);
+	idem_table_open(&events, "idem_events", EVENT_NCOLS, RowExclusiveLock);
 	slot = idem_table_slot(&events);
 	v = slot->tts_values;
 	n = slot->tts_isnull;
@@ -123,7 +123,7 @@ walk_start(EventWalk *walk, const pg_uuid_t *id, LOCKMODE lockmode)
 {
 	ScanKeyData key;
 
-	walk->rel = table_open(idem_relation_oid("idem_events"), lockmode);
+	walk->rel = idem_relation_open("idem_events", EVENT_NCOLS, lockmode);
 	walk->index = index_open(idem_relation_oid("idem_events_action"), lockmode);
 	walk->slot = table_slot_create(walk->rel, NULL);
 	InitDirtySnapshot(walk->dirty);
@@ -204,14 +204,15 @@ idem_ledger_forget_past(const pg_uuid_t *id)
 }
 
 /*
- * Takes the contents out of the history of an action that is purged, and with
- * "texts" also the free texts, of one that is erased; who did what and when
- * stays.  Caller holds the row's lock.
+ * Takes the contents out of the history of an action that is purged, error
+ * texts with them, and with "texts" also what people and workers have noted, of
+ * one that is erased; who did what and when stays.  Caller holds the row's lock.
  */
 void
 idem_ledger_redact_past(const pg_uuid_t *id, bool texts)
 {
 	static const char *const free_texts[] = {"error", "reason", "note", "draft"};
+	int			nkinds = texts ? (int) lengthof(free_texts) : 1;
 	EventWalk	walk;
 	IdemTable	events;
 	List	   *lines = NIL;
@@ -223,7 +224,7 @@ idem_ledger_redact_past(const pg_uuid_t *id, bool texts)
 		lines = lappend(lines, ExecCopySlotHeapTuple(walk.slot));
 	walk_end(&walk);
 
-	idem_table_open(&events, "idem_events", RowExclusiveLock);
+	idem_table_open(&events, "idem_events", EVENT_NCOLS, RowExclusiveLock);
 	foreach(lc, lines)
 	{
 		HeapTuple	line = lfirst(lc);
@@ -232,7 +233,7 @@ idem_ledger_redact_past(const pg_uuid_t *id, bool texts)
 
 		heap_deform_tuple(line, RelationGetDescr(events.rel), slot->tts_values, slot->tts_isnull);
 		slot->tts_isnull[EV_CONTENT] = true;
-		for (int i = 0; texts && i < (int) lengthof(free_texts) && !slot->tts_isnull[EV_DETAIL]; i++)
+		for (int i = 0; i < nkinds && !slot->tts_isnull[EV_DETAIL]; i++)
 			slot->tts_values[EV_DETAIL] =
 				DirectFunctionCall2(jsonb_delete, slot->tts_values[EV_DETAIL],
 									CStringGetTextDatum(free_texts[i]));

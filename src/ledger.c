@@ -372,7 +372,7 @@ idem_ledger_open(bool for_writing)
 		PreventCommandDuringRecovery("writing to the ledger");
 	}
 	ledger->lockmode = for_writing ? RowExclusiveLock : AccessShareLock;
-	idem_table_open(&ledger->actions, "idem_actions", ledger->lockmode);
+	idem_table_open(&ledger->actions, "idem_actions", ACTION_NCOLS, ledger->lockmode);
 	if (for_writing)
 		idem_database_note_use(RelationGetRelid(ledger->actions.rel));
 
@@ -392,11 +392,6 @@ idem_ledger_open(bool for_writing)
 				 errmsg("table idem_actions has a CHECK constraint that is not the ledger's"),
 				 errdetail("The ledger writes its rows directly, so the constraint would not be checked."),
 				 errhint("Drop the constraint.")));
-	if (RelationGetDescr(ledger->actions.rel)->natts != ACTION_NCOLS)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("table idem_actions does not fit the loaded library"),
-				 errhint("Run ALTER EXTENSION idem_action UPDATE, or restart sessions that loaded an older library.")));
 	ledger->pkey = NULL;
 	ledger->wrote = false;
 	return ledger;

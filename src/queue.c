@@ -61,7 +61,7 @@ idem_queue_add(const IdemAction *action)
 
 	if (!has_entry(action))
 		return;
-	idem_table_open(&queue, "idem_queue", RowExclusiveLock);
+	idem_table_open(&queue, "idem_queue", QUEUE_NCOLS, RowExclusiveLock);
 	slot = idem_table_slot(&queue);
 	slot->tts_values[Q_INTENT] = PointerGetDatum(action->intent);
 	slot->tts_values[Q_PRIORITY] = Int32GetDatum(action->priority);
@@ -80,7 +80,7 @@ idem_queue_add(const IdemAction *action)
 static void
 open_walk(IdemQueueWalk *walk, const char *index, LOCKMODE lockmode, int nkeys)
 {
-	walk->rel = table_open(idem_relation_oid("idem_queue"), lockmode);
+	walk->rel = idem_relation_open("idem_queue", QUEUE_NCOLS, lockmode);
 	walk->index = index_open(idem_relation_oid(index), lockmode);
 	walk->slot = table_slot_create(walk->rel, NULL);
 	InitDirtySnapshot(walk->dirty);

@@ -48,6 +48,7 @@
 #include "utils/snapmgr.h"
 
 #define AT_ONCE 1000
+#define REPEATS_NCOLS 9
 
 /* $1 day, $2 intent, $3 source, $4 event_id, $5 action, $6 outcome, $7 n, $8, $9 */
 #define OF_DELIVERY \
@@ -189,7 +190,7 @@ remove_rows(Relation rel, Relation index, const pg_uuid_t *action_id)
 void
 idem_repeats_forget(const pg_uuid_t *action_id)
 {
-	Relation	rel = table_open(idem_relation_oid("idem_repeats"), RowExclusiveLock);
+	Relation	rel = idem_relation_open("idem_repeats", REPEATS_NCOLS, RowExclusiveLock);
 	Relation	index = index_open(idem_relation_oid("idem_repeats_action"), RowExclusiveLock);
 	TransactionId writer;
 

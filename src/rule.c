@@ -221,8 +221,6 @@ rule_from_row(HeapTuple tuple, TupleDesc desc, IdemRule *rule)
 	bool		n[RULE_NCOLS];
 	MemoryContext old;
 
-	if (desc->natts != RULE_NCOLS)
-		elog(ERROR, "idem_rules has %d columns, this library knows %d", desc->natts, RULE_NCOLS);
 	heap_deform_tuple(tuple, desc, v, n);
 
 	old = MemoryContextSwitchTo(cache_context);
@@ -299,7 +297,7 @@ idem_rule_of(const char *intent, int len, bool required)
 			return &entry->rule;
 	}
 
-	rel = table_open(idem_relation_oid("idem_rules"), AccessShareLock);
+	rel = idem_relation_open("idem_rules", RULE_NCOLS, AccessShareLock);
 	if (!cache_valid)
 		reset_cache(RelationGetRelid(rel));
 	found = read_rule(rel, name, SnapshotSelf, &rule);

@@ -37,12 +37,13 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
-/* columns of idem_state that are read here */
+/* columns of idem_state; the others are for people */
 enum
 {
 	STATE_KIND,
 	STATE_NAME,
-	STATE_VALUE
+	STATE_VALUE,
+	STATE_NCOLS = 7
 };
 
 PG_FUNCTION_INFO_V1(idem_timeline);
@@ -156,7 +157,7 @@ idem_settings(void)
 										ALLOCSET_SMALL_SIZES);
 		CacheRegisterRelcacheCallback(forget_settings, (Datum) 0);
 	}
-	rel = table_open(idem_relation_oid("idem_state"), AccessShareLock);
+	rel = idem_relation_open("idem_state", STATE_NCOLS, AccessShareLock);
 	MemoryContextReset(context);
 	memset(&settings, 0, sizeof(settings));
 	relid = RelationGetRelid(rel);

@@ -40,10 +40,31 @@ idem_relation_oid(const char *name)
 	return relid;
 }
 
-void
-idem_table_open(IdemTable *table, const char *name, LOCKMODE lockmode)
+/*
+ * A table of the ledger, with the columns that the caller knows: the owner may
+ * have changed them, an update may have run while an older library is loaded.
+ */
+Relation
+idem_relation_open(const char *name, int ncols, LOCKMODE lockmode)
 {
-	table->rel = table_open(idem_relation_oid(name), lockmode);
+	Relation	rel = table_open(idem_relation_oid(name), lockmode);
+	TupleDesc	desc = RelationGetDescr(rel);
+	bool		fits = desc->natts == ncols;
+
+	for (int i = 0; fits && i < ncols; i++)
+		fits = !TupleDescAttr(desc, i)->attisdropped;
+	if (!fits)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table %s does not fit the loaded library", name),
+				 errhint("Run ALTER EXTENSION idem_action UPDATE, or restart sessions that loaded an older library.")));
+	return rel;
+}
+
+void
+idem_table_open(IdemTable *table, const char *name, int ncols, LOCKMODE lockmode)
+{
+	table->rel = idem_relation_open(name, ncols, lockmode);
 	table->slot = NULL;
 	table->estate = NULL;
 	table->indexes = NULL;

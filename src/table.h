@@ -29,7 +29,8 @@ typedef struct IdemTable
 } IdemTable;
 
 extern Oid	idem_relation_oid(const char *name);
-extern void idem_table_open(IdemTable *table, const char *name, LOCKMODE lockmode);
+extern Relation idem_relation_open(const char *name, int ncols, LOCKMODE lockmode);
+extern void idem_table_open(IdemTable *table, const char *name, int ncols, LOCKMODE lockmode);
 extern void idem_table_close(IdemTable *table, LOCKMODE lockmode);
 extern TupleTableSlot *idem_table_slot(IdemTable *table);
 extern bool idem_table_insert(IdemTable *table, Oid arbiter);

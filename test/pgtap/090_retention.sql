@@ -58,6 +58,19 @@ CALL idem.run_maintenance();
 SELECT is(count(*), 0::bigint, 'a double result that was acknowledged long ago goes') FROM idem.idem_actions WHERE key = 'double'
 	AND forget_after < now();
 
+-- an attempt that failed before the one that was completed
+SELECT action_id AS retried_id, claim_id AS retried_claim FROM idem.claim_action('retried', 'mail', lease => '1 hour') \gset
+SELECT FROM idem.fail_action(:'retried_id', :'retried_claim', 'mailbox of a@b is full', 'none', '0') \g /dev/null
+SELECT claim_id AS retried_claim FROM idem.claim_action('retried', 'mail') \gset
+SELECT FROM idem.complete_action(:'retried_id', :'retried_claim') \g /dev/null
+SELECT is(count(*), 1::bigint, 'the history has the error of an earlier attempt') FROM idem.history WHERE key = 'retried' AND detail ->> 'error' LIKE '%a@b%';
+SELECT pg_temp.age('retried', 11);
+CALL idem.run_maintenance();
+SELECT is(count(*), 0::bigint, 'it goes with the contents') FROM idem.history WHERE key = 'retried' AND detail::text LIKE '%a@b%';
+SELECT is(detail ->> 'effect', 'none', 'that it failed stays') FROM idem.history WHERE key = 'retried' AND event = 'failed';
+SELECT pg_temp.age('retried', 100);
+CALL idem.run_maintenance();
+
 -- --- the contents go -----------------------------------------------------------
 
 SELECT pg_temp.age('done', 11);
