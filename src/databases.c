@@ -10,7 +10,7 @@
  *
  * After a crash of the server workers begin new passes, as after any start.  A
  * database without a slot, because all are taken, is served without memory of
- * the last pass.
+ * the last pass, and as if it had been there at the start.
  *
  * Copyright (c) 2026, idem_action contributors
  *
@@ -39,6 +39,7 @@ typedef struct SharedDatabases
 {
 	LWLock	   *lock;
 	Latch	   *launcher;		/* NULL while there is none */
+	bool		listed;			/* databases were, once since the start */
 	IdemDatabase databases[MAX_DATABASES];	/* dbid invalid: free */
 } SharedDatabases;
 
@@ -83,7 +84,11 @@ wake_launcher(void)
 		SetLatch(shared->launcher);
 }
 
-/* tells the launcher, once per backend and ledger, that this database has one */
+/*
+ * Tells the launcher, once per backend and ledger, that this one is used.  A
+ * ledger that was made since the start of the server and that nobody has used
+ * may be on its way out of a dump, and is left alone.
+ */
 void
 idem_database_note_use(Oid ledger)
 {
@@ -95,10 +100,10 @@ idem_database_note_use(Oid ledger)
 	noted = ledger;
 	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
 	slot = slot_of(MyDatabaseId);
-	if (slot != NULL && !slot->used)
+	if (slot != NULL && (slot->ledger != ledger || slot->refused > 0))
 	{
 		slot->dbid = MyDatabaseId;
-		slot->used = true;
+		slot->ledger = ledger;
 		slot->next_pass = 0;
 		wake_launcher();
 	}
@@ -196,6 +201,7 @@ idem_database_get(Oid dbid, IdemDatabase *database)
 	{
 		memset(database, 0, sizeof(*database));
 		database->dbid = dbid;
+		database->at_start = slot == NULL;
 	}
 	return known;
 }
@@ -214,7 +220,6 @@ idem_database_expect(Oid dbid, TimestampTz next_pass)
 	if (slot != NULL)
 	{
 		slot->dbid = dbid;
-		slot->used = false;
 		slot->refused++;
 		slot->next_pass = slot->rest_until = next_pass;
 		if (slot->block == 0)
@@ -240,9 +245,12 @@ idem_database_connected(Oid dbid, TimestampTz next_pass)
 	LWLockRelease(shared->lock);
 }
 
-/* what the worker found out, and what backends have said meanwhile */
+/*
+ * What the worker found out, the ledger that it worked in among it, and what
+ * backends have said meanwhile.
+ */
 void
-idem_database_put(const IdemDatabase *database)
+idem_database_put(const IdemDatabase *database, Oid ledger)
 {
 	IdemDatabase *slot;
 
@@ -250,30 +258,44 @@ idem_database_put(const IdemDatabase *database)
 	slot = slot_of(database->dbid);
 	if (slot != NULL)
 	{
-		bool		used = slot->used && slot->dbid == database->dbid;
+		Oid			noted = slot->ledger;
 		TimestampTz due = idem_earlier(slot->due, database->due);
 
 		*slot = *database;
 		slot->due = due;
-		if (used && !database->used)
+		slot->ledger = ledger;
+		if (noted != database->ledger)
 		{
-			slot->used = true;
+			slot->ledger = noted;
 			slot->next_pass = 0;
 		}
 	}
 	LWLockRelease(shared->lock);
 }
 
-/* lets go of the databases that are not in the list any more */
+/* which databases there are now: lets go of the others */
 void
-idem_databases_keep_only(List *dbids)
+idem_databases_are(List *dbids)
 {
+	ListCell   *lc;
+
 	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < MAX_DATABASES; i++)
 	{
 		if (!list_member_oid(dbids, shared->databases[i].dbid))
 			memset(&shared->databases[i], 0, sizeof(IdemDatabase));
 	}
+	foreach(lc, dbids)
+	{
+		IdemDatabase *slot = shared->listed ? NULL : slot_of(lfirst_oid(lc));
+
+		if (slot != NULL)
+		{
+			slot->dbid = lfirst_oid(lc);
+			slot->at_start = true;
+		}
+	}
+	shared->listed = true;
 	LWLockRelease(shared->lock);
 }
 

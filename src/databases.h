@@ -25,7 +25,9 @@
 typedef struct IdemDatabase
 {
 	Oid			dbid;
-	bool		used;			/* it has a ledger, for all that is known */
+	Oid			ledger;			/* its idem_actions, once somebody has used it */
+	bool		at_start;		/* there when the server was started, and no
+								 * worker was in it since */
 	int			refused;		/* so often in a row no worker got into it */
 	TimestampTz last_pass;		/* end of the last whole pass */
 	TimestampTz next_pass;		/* the next is to begin then */
@@ -43,8 +45,8 @@ extern void idem_databases_launcher_started(void);
 extern bool idem_database_get(Oid dbid, IdemDatabase *database);
 extern void idem_database_expect(Oid dbid, TimestampTz next_pass);
 extern void idem_database_connected(Oid dbid, TimestampTz next_pass);
-extern void idem_database_put(const IdemDatabase *database);
-extern void idem_databases_keep_only(List *dbids);
+extern void idem_database_put(const IdemDatabase *database, Oid ledger);
+extern void idem_databases_are(List *dbids);
 
 extern Size idem_databases_size(void);
 extern void idem_databases_start(void *memory, LWLock *its_lock);

@@ -14,6 +14,10 @@
  * for twenty times what the walk took at least: looking through a large ledger
  * costs a twentieth of a core at most.
  *
+ * A ledger that was made since the start of the server, and that nobody has used
+ * yet, may be on its way out of a dump, its rules and its history still to come:
+ * it is left alone until the first call.
+ *
  * A worker locks the extension for the length of each transaction and checks
  * again that it is there: DROP EXTENSION waits for a batch, or the worker finds
  * nothing to do.  What goes wrong in a database is said in the log once, kept
@@ -59,6 +63,7 @@
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
+#include "table.h"
 #include "tcop/tcopprot.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
@@ -75,6 +80,7 @@
 								 * database */
 #define MOST_REST USECS_PER_DAY /* of a database that lets no worker in */
 #define LOCK_TIMEOUT_MS "1000"
+#define UNUSED "nobody has used the ledger since it was made or restored: passes begin with the first call"
 
 bool		idem_worker_enabled = true;
 char	   *idem_worker_databases = NULL;
@@ -267,17 +273,26 @@ milliseconds_until_turn(Oid dbid, TimestampTz now)
 	return TimestampDifferenceMilliseconds(now, turn) + 1;
 }
 
+/* the databases to serve; shared memory is told of those there are */
+static List *
+look_round(void)
+{
+	List	   *all = NIL;
+	List	   *to_serve = list_databases(&all);
+
+	idem_databases_are(all);
+	idem_counters_keep_only(all);
+	return to_serve;
+}
+
 /* one round; returns how long to sleep until somebody's turn */
 static long
 go_round(void)
 {
 	long		nap = idem_worker_naptime * 1000L;
-	List	   *all = NIL;
-	List	   *to_serve = list_databases(&all);
+	List	   *to_serve = look_round();
 	ListCell   *lc;
 
-	idem_databases_keep_only(all);
-	idem_counters_keep_only(all);
 	foreach(lc, to_serve)
 	{
 		long		left = milliseconds_until_turn(lfirst_oid(lc), GetCurrentTimestamp());
@@ -309,6 +324,8 @@ idem_launcher_main(Datum arg)
 	idem_databases_launcher_started();
 	round_context = AllocSetContextCreate(TopMemoryContext, "idem_action round",
 										  ALLOCSET_DEFAULT_SIZES);
+	/* where the worker is off, too: which databases are there from the start */
+	(void) look_round();
 	for (;;)
 	{
 		long		nap = idem_worker_naptime * 1000L;
@@ -393,18 +410,25 @@ commit(const IdemOwner *self)
 	pgstat_report_activity(STATE_IDLE, NULL);
 }
 
-/* one batch; false where there is no ledger */
+/* one batch, in the ledger there is, InvalidOid for none; false where it may not */
 static bool
-run_batch(IdemDatabase *database, IdemPass *pass, bool *more)
+run_batch(IdemDatabase *database, IdemPass *pass, Oid *ledger, bool *more)
 {
 	IdemOwner	self;
+	bool		may;
 
+	*ledger = InvalidOid;
 	if (!begin(&self))
 		return false;
-	say_timeline(database);
-	*more = idem_maintenance_batch(pass, BATCH);
+	*ledger = idem_relation_oid("idem_actions");
+	may = database->at_start || database->ledger == *ledger;
+	if (may)
+	{
+		say_timeline(database);
+		*more = idem_maintenance_batch(pass, BATCH);
+	}
 	commit(&self);
-	return true;
+	return may;
 }
 
 static void
@@ -420,28 +444,33 @@ write_repeats(void)
 	}
 }
 
-/* a session's share of the pass; the database's slot says when to come again */
-static void
+/*
+ * A session's share of the pass; the database's slot says when to come again.
+ * Returns the ledger that was worked in.
+ */
+static Oid
 work(IdemDatabase *database)
 {
 	TimestampTz started = GetCurrentTimestamp();
 	TimestampTz now = started;
 	IdemPass	pass = {.block = database->block,.end = InvalidBlockNumber};
+	Oid			ledger;
 	bool		more = true;
 
 	while (more && now < started + SESSION_WORK)
 	{
-		if (!run_batch(database, &pass, &more))
+		if (!run_batch(database, &pass, &ledger, &more))
 		{
-			database->used = false;
+			database->at_start = false;
 			database->block = 0;
 			database->next_pass = naptimes_from_now(UNUSED_FACTOR);
-			return;
+			snprintf(database->problem, IDEM_MAX_PROBLEM, "%s", OidIsValid(ledger) ? UNUSED : "");
+			return OidIsValid(ledger) ? database->ledger : InvalidOid;
 		}
 		now = GetCurrentTimestamp();
 	}
 	write_repeats();
-	database->used = true;
+	database->at_start = false;
 	database->block = pass.block;
 	database->due = idem_earlier(database->due, pass.upcoming);
 	database->pass_walk += pass.walked;
@@ -457,6 +486,7 @@ work(IdemDatabase *database)
 		database->block = 0;
 	}
 	database->problem[0] = '\0';
+	return ledger;
 }
 
 /* an error ends the session; it is said once, until something else happens */
@@ -469,7 +499,6 @@ note_problem(IdemDatabase *database, const char *name, const ErrorData *error)
 				 errmsg("idem_action maintenance failed in \"%s\": %s", name, error->message),
 				 errhint("It is tried again; worker_status shows the problem while it lasts.")));
 	snprintf(database->problem, IDEM_MAX_PROBLEM, "%s", error->message);
-	database->used = true;
 	database->block = 0;
 	database->pass_walk = 0;
 	database->next_pass = database->rest_until = naptimes_from_now(UNUSED_FACTOR);
@@ -506,6 +535,7 @@ idem_worker_main(Datum arg)
 	Oid			dbid = DatumGetObjectId(arg);
 	MemoryContext context;
 	IdemDatabase database;
+	Oid volatile ledger;
 	char	   *name;
 
 	accept_signals();
@@ -518,9 +548,10 @@ idem_worker_main(Datum arg)
 	name = MemoryContextStrdup(context, get_database_name(dbid));
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(context);
+	ledger = database.ledger;
 	PG_TRY();
 	{
-		work(&database);
+		ledger = work(&database);
 	}
 	PG_CATCH();
 	{
@@ -533,6 +564,6 @@ idem_worker_main(Datum arg)
 		note_problem(&database, name, error);
 	}
 	PG_END_TRY();
-	idem_database_put(&database);
+	idem_database_put(&database, ledger);
 	proc_exit(0);
 }

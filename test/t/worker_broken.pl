@@ -72,14 +72,18 @@ my %damage = (
 	no_index => 'ALTER TABLE idem.idem_actions DROP CONSTRAINT idem_actions_pkey',
 	old_table => 'CREATE TABLE idem.older AS SELECT action_id, created_at, state, lease_until FROM idem.idem_actions;
 		DROP TABLE idem.idem_actions CASCADE; ALTER TABLE idem.older RENAME TO idem_actions',
-	new_table => 'ALTER TABLE idem.idem_actions ADD COLUMN unheard_of text');
+	new_table => 'ALTER TABLE idem.idem_actions ADD COLUMN unheard_of text',
+	new_history => 'ALTER TABLE idem.idem_events ADD COLUMN unheard_of text',
+	less_rules => 'ALTER TABLE idem.idem_rules DROP COLUMN new_when CASCADE');
 my %expected = (
 	no_table => qr/idem_actions/,
 	no_history => qr/idem_events/,
 	no_rules => qr/idem_rules/,
 	no_index => qr/idem_actions has lost its primary key/,
 	old_table => qr/idem_actions does not fit/,
-	new_table => qr/idem_actions does not fit/);
+	new_table => qr/idem_actions does not fit/,
+	new_history => qr/idem_events does not fit/,
+	less_rules => qr/idem_rules does not fit/);
 my $start = -s $node->logfile;
 
 $node->append_conf('postgresql.conf', 'idem_action.worker = off');
@@ -94,7 +98,7 @@ foreach my $name (sort keys %damage)
 	$tried{$name} = $node->safe_psql('postgres', "SELECT xact_rollback FROM pg_stat_database WHERE datname = '$name'");
 }
 $node->append_conf('postgresql.conf', 'idem_action.worker = on');
-$node->reload;
+$node->restart;
 others_are_served('damaged');
 
 
@@ -117,6 +121,25 @@ foreach my $name (grep { $_ ne 'no_schema' } sort keys %damage)
 {
 	like(until_problem($name), $expected{$name}, "$name: the problem is shown");
 }
+# the other tables are not for the worker
+foreach my $case (
+	[ 'idem_queue', q{SELECT idem.enqueue_action('k', 'act')}, q{SELECT * FROM idem.take_actions('{act}')} ],
+	[ 'idem_state', q{SELECT idem.claim_action('k', 'act')} ])
+{
+	my ($table, @calls) = @$case;
+	foreach my $change ('ADD COLUMN unheard_of text', 'DROP COLUMN ' . ($table eq 'idem_queue' ? 'call_id' : 'actor'))
+	{
+		$node->safe_psql('postgres', 'DROP DATABASE IF EXISTS changed WITH (FORCE)');
+		$node->safe_psql('postgres', 'CREATE DATABASE changed TEMPLATE usual STRATEGY file_copy');
+		$node->safe_psql('changed', "ALTER TABLE idem.$table $change");
+		foreach my $call (@calls)
+		{
+			my (undef, undef, $stderr) = $node->psql('changed', $call);
+			like($stderr, qr/ERROR:  table $table does not fit the loaded library/, "$table, $change: $call");
+		}
+	}
+}
+
 # an owner that is no more: served, or said like the others
 database('no_role');
 $node->safe_psql('no_role', q{UPDATE pg_namespace SET nspowner = 4294900000 WHERE nspname = 'idem'});
@@ -211,8 +234,9 @@ foreach my $name (sort keys %damage)
 			"SELECT xact_rollback >= $tried{$name} + 2 FROM pg_stat_database WHERE datname = '$name'"),
 		"$name: tried more than once");
 }
-# (the one without an owner may have been met before it was given back)
-my @said = grep { !/"no_role"/ } lines_since($start, 'idem_action maintenance failed');
+# (the one without an owner may have been met before it was given back, the
+# changed ones before they were dropped)
+my @said = grep { !/"no_role"|"changed"/ } lines_since($start, 'idem_action maintenance failed');
 is(scalar(@said), scalar(keys %damage), 'one warning for each that is damaged, not one for each pass') or diag(join "\n", @said);
 
 is(scalar(grep { my $name = $_; grep { /"$name"/ } @said } keys %damage), scalar(keys %damage), 'each names its database');

@@ -121,6 +121,7 @@ sub busy
 {
 	my ($database) = @_;
 	$node->safe_psql('postgres', "CREATE DATABASE $database TEMPLATE filled STRATEGY file_copy");
+	$node->safe_psql($database, q{SELECT idem.claim_action('used', 'probe', lease => '1 h')});
 	return;
 }
 
