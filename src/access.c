@@ -186,7 +186,8 @@ change_access(FunctionCallInfo fcinfo, bool grant)
 		idem_run(SQL_REMEMBER, 3, types, values, NULL, SPI_OK_INSERT);
 	else
 		idem_run(SQL_FORGET, 2, types, values, NULL, SPI_OK_DELETE);
-	if (role_exists)
+	/* the owner has every right already, and would lose some by a revoke */
+	if (role_exists && role != GetUserId())
 	{
 		run_listed(SQL_REVOKES, role);
 		run_listed(SQL_GRANTS, role);

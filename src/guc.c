@@ -40,7 +40,7 @@ idem_guc_init(void)
 							   "",
 							   PGC_SIGHUP,
 							   0,
-							   NULL, NULL, NULL);
+							   idem_worker_check_databases, NULL, NULL);
 
 	DefineCustomIntVariable("idem_action.max_content",
 							"Largest params, draft or result of one action.",

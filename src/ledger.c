@@ -378,13 +378,6 @@ idem_ledger_open(bool for_writing)
 
 	/* a lock held already lets no news in, and rules hold from the next call */
 	AcceptInvalidationMessages();
-	if (for_writing && ledger->actions.rel->trigdesc != NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("table idem_actions has trigger \"%s\"",
-						ledger->actions.rel->trigdesc->triggers[0].tgname),
-				 errdetail("The ledger writes its rows directly, so a trigger or a foreign key on them would not fire."),
-				 errhint("Drop the trigger, or the foreign key that made it.")));
 	if (for_writing && RelationGetDescr(ledger->actions.rel)->constr != NULL &&
 		RelationGetDescr(ledger->actions.rel)->constr->num_check > ACTION_NCHECKS)
 		ereport(ERROR,

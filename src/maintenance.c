@@ -121,16 +121,15 @@ idem_maintenance_batch(IdemPass *pass, int batch)
 										ALLOCSET_SMALL_SIZES);
 	idem_walk_start(&walk, ledger, IDEM_WANT_DUE, pass->block,
 					Min(BLOCKS_PER_BATCH, pass->end - pass->block));
+	MemoryContextSwitchTo(row_context);
 	while (changed < batch && idem_walk_next(&walk, &row))
 	{
 		bool		done;
 
 		/* an open double success is for a person to see first */
 		if (row.finished_at != IDEM_NEVER && idem_double_open(&row))
-			continue;
-		MemoryContextReset(row_context);
-		MemoryContextSwitchTo(row_context);
-		if (row.lease_until != IDEM_NEVER)
+			done = false;
+		else if (row.lease_until != IDEM_NEVER)
 		{
 			done = sweep(ledger, &row);
 			pass->judged += done;
@@ -145,9 +144,10 @@ idem_maintenance_batch(IdemPass *pass, int batch)
 			done = purge(ledger, &row);
 			pass->purged += done;
 		}
-		MemoryContextSwitchTo(outer);
 		changed += done;
+		MemoryContextReset(row_context);
 	}
+	MemoryContextSwitchTo(outer);
 
 	/* full: the rest of the block comes next time */
 	if (changed == batch)
@@ -308,18 +308,18 @@ change_all(IdemWanted wanted, IdemChange change, void (*written) (const IdemActi
 	int64		changed = 0;
 
 	idem_walk_start(&walk, ledger, wanted, 0, InvalidBlockNumber);
+	MemoryContextSwitchTo(row_context);
 	while (idem_walk_next(&walk, &row))
 	{
-		MemoryContextReset(row_context);
-		MemoryContextSwitchTo(row_context);
 		if (change_one(ledger, &row, change, arg))
 		{
 			if (written != NULL)
 				written(&row, arg);
 			changed++;
 		}
-		MemoryContextSwitchTo(outer);
+		MemoryContextReset(row_context);
 	}
+	MemoryContextSwitchTo(outer);
 	(void) idem_walk_end(&walk);
 	MemoryContextDelete(row_context);
 	idem_ledger_close(ledger);

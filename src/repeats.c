@@ -12,8 +12,9 @@
  * writer must not undo.  So whoever writes a row looks at the action afterwards,
  * and takes the row back where somebody holds the action or it is gone; whoever
  * removes an action looks for rows afterwards, and waits for their writer.  One
- * of both sees the other.  What was taken back is written in a later pass, or
- * without naming the action once that is gone: the figures stay.
+ * of both sees the other.  The writer waits for nobody, so there is no deadlock.
+ * What was taken back is written in a later pass, or without naming the action
+ * once that is gone: the figures stay.
  *
  * A crash loses what was not yet written, and leaves no row without its action.
  *
@@ -58,12 +59,15 @@
 	" AND (source OPERATOR(pg_catalog.=) $3 OR source IS NULL AND $3 IS NULL)" \
 	" AND (event_id OPERATOR(pg_catalog.=) $4 OR event_id IS NULL AND $4 IS NULL)"
 #define SQL_ADD \
-	"UPDATE idem.idem_repeats SET n = n OPERATOR(pg_catalog.+) $7, last_at = $9" OF_DELIVERY
+	"UPDATE idem.idem_repeats SET n = n OPERATOR(pg_catalog.+) $7, last_at = $9" \
+	" WHERE ctid OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT ctid FROM idem.idem_repeats" \
+	OF_DELIVERY " FOR UPDATE SKIP LOCKED))"
 #define SQL_NEW \
 	"INSERT INTO idem.idem_repeats (day, intent, source, event_id, action_id, outcome, n, first_at, last_at)" \
 	" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)"
 #define SQL_TAKE_BACK \
-	"DELETE FROM idem.idem_repeats" OF_DELIVERY
+	"DELETE FROM idem.idem_repeats" OF_DELIVERY \
+	" AND xmin OPERATOR(pg_catalog.=) pg_catalog.pg_current_xact_id()::pg_catalog.xid"
 
 static uint64
 run(const char *sql, Datum *values, const char *nulls, int expected)
@@ -159,12 +163,15 @@ idem_repeats_write(void)
 	return list_length(taken) == AT_ONCE && some_written;
 }
 
-/* a row that another transaction is writing or removing; InvalidTransactionId
- * where all of the action's are gone */
-static TransactionId
+/*
+ * Removes the action's rows up to one that another transaction is writing or
+ * removing, which it waits for; true where all are gone.
+ */
+static bool
 remove_rows(Relation rel, Relation index, const pg_uuid_t *action_id)
 {
 	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	bool		all_gone = true;
 	TransactionId other = InvalidTransactionId;
 	SnapshotData dirty;
 	IndexScanDesc scan;
@@ -174,16 +181,21 @@ remove_rows(Relation rel, Relation index, const pg_uuid_t *action_id)
 	scan = index_beginscan(rel, index, &dirty, NULL, 1, 0, 0);
 	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_UUID_EQ, UUIDPGetDatum(action_id));
 	index_rescan(scan, &key, 1, NULL, 0);
-	while (!TransactionIdIsValid(other) && index_getnext_slot(scan, ForwardScanDirection, slot))
+	while (all_gone && index_getnext_slot(scan, ForwardScanDirection, slot))
 	{
+		TM_FailureData failure;
+
 		other = TransactionIdIsValid(dirty.xmin) ? dirty.xmin : dirty.xmax;
-		if (!TransactionIdIsValid(other))
-			simple_table_tuple_delete(rel, &slot->tts_tid, SnapshotAny);
+		all_gone = !TransactionIdIsValid(other) &&
+			table_tuple_delete(rel, &slot->tts_tid, GetCurrentCommandId(true), 0, SnapshotAny,
+							   InvalidSnapshot, true, &failure) == TM_Ok;
 	}
 	index_endscan(scan);
 	ExecDropSingleTupleTableSlot(slot);
 	CommandCounterIncrement();
-	return other;
+	if (TransactionIdIsValid(other))
+		XactLockTableWait(other, NULL, NULL, XLTW_None);
+	return all_gone;
 }
 
 /* the counted repeats of an action whose row the caller has just removed */
@@ -192,10 +204,9 @@ idem_repeats_forget(const pg_uuid_t *action_id)
 {
 	Relation	rel = idem_relation_open("idem_repeats", REPEATS_NCOLS, RowExclusiveLock);
 	Relation	index = index_open(idem_relation_oid("idem_repeats_action"), RowExclusiveLock);
-	TransactionId writer;
 
-	while (TransactionIdIsValid(writer = remove_rows(rel, index, action_id)))
-		XactLockTableWait(writer, NULL, NULL, XLTW_None);
+	while (!remove_rows(rel, index, action_id))
+		CHECK_FOR_INTERRUPTS();
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
 }

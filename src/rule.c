@@ -377,6 +377,7 @@ idem_may_see(PG_FUNCTION_ARGS)
 	if (PG_ARGISNULL(0))
 		PG_RETURN_NULL();
 	intent = PG_GETARG_TEXT_PP(0);
+	idem_check_intent(VARSIZE_ANY_EXHDR(intent));
 	PG_RETURN_BOOL(idem_rule_lets_see(idem_rule_of(VARDATA_ANY(intent),
 												   VARSIZE_ANY_EXHDR(intent), false),
 									  role));
@@ -828,12 +829,18 @@ Datum
 idem_describe_rule(PG_FUNCTION_ARGS)
 {
 	char	   *intent;
+	const IdemRule *rule;
 
 	if (PG_ARGISNULL(0))
 		bad_setting("intent", "given");
 	intent = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	idem_check_intent(strlen(intent));
-	PG_RETURN_TEXT_P(cstring_to_text(describe(idem_rule_of(intent, strlen(intent), idem_require_rule), intent)));
+	rule = idem_rule_of(intent, strlen(intent), idem_require_rule);
+	if (!idem_rule_lets_see(rule, GetUserId()))
+		ereport(ERROR,
+				(errcode(ERRCODE_IDEM_NOT_PERMITTED),
+				 errmsg("intent \"%s\" is for the roles of its rule only", intent)));
+	PG_RETURN_TEXT_P(cstring_to_text(describe(rule, intent)));
 }
 
 /* statement trigger on idem_rules and idem_state: every session forgets what

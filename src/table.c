@@ -58,6 +58,12 @@ idem_relation_open(const char *name, int ncols, LOCKMODE lockmode)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("table %s does not fit the loaded library", name),
 				 errhint("Run ALTER EXTENSION idem_action UPDATE, or restart sessions that loaded an older library.")));
+	if (lockmode != AccessShareLock && rel->trigdesc != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("table %s has trigger \"%s\"", name, rel->trigdesc->triggers[0].tgname),
+				 errdetail("The ledger writes its rows directly, so a trigger or a foreign key on them would not fire."),
+				 errhint("Drop the trigger, or the foreign key that made it.")));
 	return rel;
 }
 

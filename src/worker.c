@@ -130,24 +130,33 @@ accept_signals(void)
 	BackgroundWorkerUnblockSignals();
 }
 
-/* whether idem_action.databases names the database, or nothing at all */
-static bool
-is_listed(const char *name)
+/* idem_action.databases: names as they are, quoted where they need it */
+bool
+idem_worker_check_databases(char **value, void **extra, GucSource source)
 {
-	char	   *list = pstrdup(idem_worker_databases);
+	List	   *names;
+
+	if (SplitGUCList(pstrdup(*value), ',', &names))
+		return true;
+	GUC_check_errdetail("It is not a list of names separated by commas.");
+	return false;
+}
+
+/* whether it names the database, or nothing at all */
+bool
+idem_worker_is_to_serve(const char *name)
+{
 	List	   *names;
 	ListCell   *lc;
 
-	if (list[strspn(list, " ")] == '\0')
-		return true;
-	if (!SplitIdentifierString(list, ',', &names))
+	if (!SplitGUCList(pstrdup(idem_worker_databases), ',', &names))
 		return false;
 	foreach(lc, names)
 	{
 		if (strcmp(lfirst(lc), name) == 0)
 			return true;
 	}
-	return false;
+	return names == NIL;
 }
 
 /* the databases there are, and the ones to serve, as OIDs in the caller's
@@ -177,7 +186,7 @@ list_databases(List **all)
 		/* an invalid one is left over by a DROP DATABASE that was broken off */
 		if (database->datistemplate || !database->datallowconn ||
 			database->datconnlimit == -2 ||
-			!is_listed(NameStr(database->datname)))
+			!idem_worker_is_to_serve(NameStr(database->datname)))
 			continue;
 		old = MemoryContextSwitchTo(context);
 		databases = lappend_oid(databases, database->oid);

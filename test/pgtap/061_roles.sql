@@ -3,7 +3,7 @@
 -- not there.  Membership counts, so roles may be renamed; a role that is gone
 -- matches nobody.  And what operators find by a value in params.
 --
-SELECT plan(27);
+SELECT plan(32);
 
 CREATE ROLE regress_idem_billing;
 CREATE ROLE regress_idem_leads;
@@ -37,6 +37,8 @@ SELECT throws_ok(format('SELECT idem.explain_action(%L)', :'action_id'), 'IA016'
 SELECT is((SELECT count(*) FROM idem.search_actions('inv-1')), 0::bigint, 'others: search');
 SELECT is((SELECT count(*) FROM idem.actions) + (SELECT count(*) FROM idem.history WHERE intent = 'charge') + (SELECT count(*) FROM idem.rules), 0::bigint, 'others: views');
 SELECT throws_ok($$SELECT idem.import_actions('charge', '{inv-2}')$$, 'IA008', NULL, 'others: import');
+SELECT throws_ok($$SELECT idem.describe_rule('charge')$$, 'IA008', NULL, 'others: the rule in words');
+SELECT throws_ok(format('SELECT idem.may_see(%L)', repeat('x', 300)), 'IA006', NULL, 'what is no intent cannot be seen');
 
 SET ROLE regress_idem_lead;
 SELECT is((SELECT count(*) FROM idem.actions), 1::bigint, 'a member of resolver_role sees it');
@@ -62,4 +64,18 @@ SELECT idem.revoke_access('regress_idem_in', 'worker'), idem.revoke_access('regr
 	idem.revoke_access('regress_idem_out', 'operator'), idem.revoke_access('regress_idem_lead', 'operator') \g /dev/null
 DROP OWNED BY regress_idem_in, regress_idem_out, regress_idem_lead, regress_idem_leads;
 DROP ROLE regress_idem_in, regress_idem_out, regress_idem_lead, regress_idem_leads;
+-- the owner has every right already
+RESET ROLE;
+SELECT idem.grant_access(current_user::regrole, 'analyst') \g /dev/null
+SELECT ok(has_function_privilege(p.oid, 'execute'), 'the owner keeps its rights') FROM pg_proc p WHERE p.oid = 'idem.resolve_action'::regproc;
+SELECT ok(bool_or(a.grantee = p.proowner AND a.privilege_type = 'EXECUTE'), 'and its entry in the access list')
+FROM pg_proc p, aclexplode(p.proacl) a WHERE p.oid = 'idem.resolve_action'::regproc;
+SELECT idem.revoke_access(current_user::regrole, 'analyst') \g /dev/null
+
+-- what would not fire is refused, on each table that is written directly
+CREATE FUNCTION pg_temp.nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE TRIGGER audit AFTER INSERT ON idem.idem_events FOR EACH ROW EXECUTE FUNCTION pg_temp.nothing();
+SELECT throws_ok($$SELECT idem.pause_intent(NULL, 'wait')$$, '0A000', 'table idem_events has trigger "audit"', 'a trigger on the history');
+DROP TRIGGER audit ON idem.idem_events;
+
 SELECT * FROM finish();

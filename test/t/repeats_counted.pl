@@ -97,7 +97,7 @@ foreach my $writer (@writers)
 {
 	$writer->{run}->kill_kill;
 }
-cmp_ok($rounds, '>', 2, "maintenance was broken off in $rounds rounds");
+cmp_ok($rounds, '>', 0, "maintenance was broken off in $rounds rounds");
 $node->poll_query_until('postgres', q{SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = 'pgbench'});
 $node->safe_psql('postgres', 'CALL idem.run_maintenance()');
 

@@ -263,6 +263,12 @@ is_served('busy', 'idem_action.databases, once more');
 is($node->safe_psql('postgres', "SELECT state FROM idem.actions WHERE key = 'unlisted'"),
 	'in_progress', 'a database that is not listed is left alone');
 is($node->safe_psql('postgres', 'SELECT last_pass IS NULL FROM idem.worker_status'), 't', 'no pass there since the start');
+like($node->safe_psql('postgres', 'SELECT problem FROM idem.worker_status'), qr/idem_action.databases does not name this database/, 'and worker_status says so');
+is($node->sqlstate(q{ALTER SYSTEM SET idem_action.databases = '"busy",,gone'}), '22023', 'what is no list is refused');
+$node->safe_psql('postgres', 'CREATE DATABASE "Busy" TEMPLATE busy');
+$node->append_conf('postgresql.conf', "idem_action.databases = 'Busy, busy'\n");
+$node->reload;
+is_served('Busy', 'names are taken as they are');
 
 $node->append_conf('postgresql.conf', "idem_action.databases = ''\nidem_action.worker = off\n");
 $node->reload;
@@ -292,7 +298,7 @@ SKIP:
 {
 	skip 'no /proc', 2 unless -e '/proc/self/stat';
 	my @other = split /\n/, $node->safe_psql('postgres',
-		"SELECT datname FROM pg_database WHERE datname NOT IN ('postgres', 'template0', 'template1', 'filled')");
+		"SELECT quote_ident(datname) FROM pg_database WHERE datname NOT IN ('postgres', 'template0', 'template1', 'filled')");
 	$node->safe_psql('postgres', "DROP DATABASE $_ WITH (FORCE)") foreach @other;
 	$node->append_conf('postgresql.conf', "idem_action.naptime = 10\n");
 	$node->restart;
