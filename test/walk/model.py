@@ -277,9 +277,10 @@ class Model:
         """idents: the due entries in the order of their hand-out.  Returns those
         handed out, as (ident, answer)."""
         if call_id is not None:
+            # one whose contents are gone is not in the queue: only a claim has got it
             held = [i for i, a in self.actions.items()
                     if a.call_id == call_id and a.worker == worker
-                    and a.state == "in_progress" and a.lease_until > now]
+                    and a.state == "in_progress" and a.lease_until > now and not a.purged]
             if held:
                 return [(i, Answer("verify" if self.actions[i].verifying else "claimed",
                                    claim_id=self.actions[i].claim_id, writes=False))
