@@ -3,6 +3,10 @@
 # What a DBA does to a database while the worker is in the middle of a pass over
 # it: nothing waits for the worker, no error comes back again and again, and
 # afterwards everything is served as before.  BOUND is for each statement.
+#
+#	IDEM_WORKER_ROWS	of the pass in which the server is stopped (1 million for
+#						a release)
+#	IDEM_IDLE_SECONDS	how long the idle server is watched (60 for a release)
 
 use strict;
 use warnings;
@@ -112,15 +116,20 @@ sub during_a_pass
 }
 
 # what every case starts with: a database in which a pass has plenty to do
-$node->safe_psql('postgres', 'CREATE DATABASE filled IS_TEMPLATE true');
-$node->safe_psql('filled', 'CREATE EXTENSION idem_action');
-fill('filled', ROWS);
-$node->safe_psql('filled', 'VACUUM (FREEZE) idem.idem_actions');
+foreach my $template ([ 'filled', 60_000 ], [ 'large', ROWS ])
+{
+	my ($database, $rows) = @$template;
+	$node->safe_psql('postgres', "CREATE DATABASE $database IS_TEMPLATE true");
+	$node->safe_psql($database, 'CREATE EXTENSION idem_action');
+	fill($database, $rows);
+	$node->safe_psql($database, 'VACUUM (FREEZE) idem.idem_actions');
+}
 
 sub busy
 {
-	my ($database) = @_;
-	$node->safe_psql('postgres', "CREATE DATABASE $database TEMPLATE filled STRATEGY file_copy");
+	my ($database, $template) = @_;
+	$template //= 'filled';
+	$node->safe_psql('postgres', "CREATE DATABASE $database TEMPLATE $template STRATEGY file_copy");
 	$node->safe_psql($database, q{SELECT idem.claim_action('used', 'probe', lease => '1 h')});
 	return;
 }
@@ -217,7 +226,7 @@ is_served('d', 'postmaster killed');
 
 foreach my $mode (qw(fast smart))
 {
-	busy($mode);
+	busy($mode, 'large');
 	wait_for_worker($mode);
 	takes_at_most(BOUND, "stop -m $mode in the middle of a pass", sub { $node->stop($mode) });
 	$node->start;
@@ -227,7 +236,7 @@ foreach my $mode (qw(fast smart))
 # a standby that never answers: commits wait, SIGTERM must not
 $node->append_conf('postgresql.conf', "idem_action.worker = off");
 $node->reload;
-busy('busy');
+busy('busy', 'large');
 $node->append_conf('postgresql.conf', "idem_action.worker = on\nsynchronous_standby_names = 'missing'");
 $node->reload;
 $node->poll_query_until('postgres',
@@ -298,7 +307,7 @@ SKIP:
 {
 	skip 'no /proc', 2 unless -e '/proc/self/stat';
 	my @other = split /\n/, $node->safe_psql('postgres',
-		"SELECT quote_ident(datname) FROM pg_database WHERE datname NOT IN ('postgres', 'template0', 'template1', 'filled')");
+		"SELECT quote_ident(datname) FROM pg_database WHERE NOT datistemplate AND datname <> 'postgres'");
 	$node->safe_psql('postgres', "DROP DATABASE $_ WITH (FORCE)") foreach @other;
 	$node->append_conf('postgresql.conf', "idem_action.naptime = 10\n");
 	$node->restart;
