@@ -148,7 +148,8 @@ note_at_commit(XactEvent event, void *arg)
 	if (to_note == 0 || (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT &&
 						 event != XACT_EVENT_PREPARE))
 		return;
-	if (event == XACT_EVENT_COMMIT)
+	/* a prepared transaction tells nobody when it is committed */
+	if (event != XACT_EVENT_ABORT)
 		note_due(to_note);
 	to_note = 0;
 }

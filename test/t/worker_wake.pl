@@ -57,6 +57,11 @@ becomes('meanwhile', "state = 'needs_attention'");
 $session->query_safe('COMMIT');
 becomes('late commit', "state = 'needs_attention'");
 
+# a prepared one, committed in time
+$session->query_safe(q{BEGIN; SELECT granted FROM idem.claim_action('prepared', 'mail', lease => '2 s', in_transaction => true); PREPARE TRANSACTION 'p'});
+$node->safe_psql('postgres', q{COMMIT PREPARED 'p'});
+becomes('prepared', "state = 'needs_attention'");
+
 # one that was rolled back tells nobody
 my $last = $node->safe_psql('postgres', $passes);
 $session->query_safe(q{BEGIN; SELECT granted FROM idem.claim_action('rolled back', 'mail', lease => '1 ms', in_transaction => true); ROLLBACK});
