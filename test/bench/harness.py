@@ -5,6 +5,7 @@ Started by root, everything that PostgreSQL refuses to do as root runs as the
 user postgres.  Nothing is written outside the temp folder, and that goes away.
 """
 
+import concurrent.futures
 import contextlib
 import itertools
 import os
@@ -16,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 HERE = Path(__file__).absolute().parent
@@ -85,6 +87,15 @@ class Side:
             'SELECT array_agg(action_id) AS action_ids, array_agg(claim_id) AS claim_ids FROM claimed \\gset c_',
             self.says['complete batch'] + ';'])
 
+    def take_life(self, size):
+        """Some are taken from the queue, then completed: two transactions."""
+        if size == 1:
+            return self.says['take'] + ' \\gset c_\n' + self.says['complete'] + ';'
+        return '\n'.join([
+            f"WITH taken AS ({self.says['take']})",
+            'SELECT array_agg(action_id) AS action_ids, array_agg(claim_id) AS claim_ids FROM taken \\gset c_',
+            self.says['complete batch'] + ';'])
+
     def complete_opened(self):
         """Completion, one by one, of what Cluster.open() has left open."""
         return '\n'.join([
@@ -143,13 +154,17 @@ class Cluster:
     def sql(self, text, db='bench'):
         return command(*self.psql(db), '-c', text, cwd=self.home, env=self.env).strip()
 
+    def say(self, text, db='bench', **variables):
+        """The same for a section of a file, with its variables."""
+        given = [f"-v{name}='{value}'" for name, value in (FACTS | variables).items()]
+        return command(*self.psql(db), *given, input=text, cwd=self.home, env=self.env).strip()
+
     def expect(self, count, query, db='bench', **variables):
         """A figure means something only where the calls do what they are thought to do."""
-        given = [f"-v{name}='{value}'" for name, value in (FACTS | variables).items()]
         query = f'SELECT count(*) FROM ({query}) AS found'
-        found = command(*self.psql(db), *given, input=query, cwd=self.home, env=self.env)
+        found = self.say(query, db, **variables)
         if int(found) != count:
-            raise SystemExit(f'{found.strip()} rows, not {count}: {query}')
+            raise SystemExit(f'{found} rows, not {count}: {query}')
 
     def fresh(self, db='bench'):
         """An empty database with both contestants in it."""
@@ -169,6 +184,12 @@ class Cluster:
                             db, n=BASE + 1, size=100)
         self.sql('VACUUM ANALYZE', db)
 
+    def fill(self, first, rows, purge_in, forget_in, db='bench'):
+        """Finished actions with the numbers from `first` on, due for retention in so long; both sides at once."""
+        with concurrent.futures.ThreadPoolExecutor() as threads:
+            list(threads.map(lambda side: self.say(side.says['fill finished'], db, n=first, rows=rows,
+                                                   purge_in=purge_in, forget_in=forget_in), BOTH))
+
     def open(self, actions, sides=BOTH, db='bench'):
         """Actions claimed and left so; tables opened_… number them in the order of their claims."""
         for side in sides:
@@ -180,17 +201,22 @@ class Cluster:
             self.expect(actions, f'SELECT FROM opened_{side.name}', db)
         self.sql('VACUUM ANALYZE', db)
 
-    def pgbench(self, script, clients=1, seconds=0, count=0, db='bench', log=False, **variables):
+    def pgbench(self, script, clients=1, seconds=0, count=0, rate=0, db='bench', log=False, **variables):
         """Run a script; what pgbench prints, with the latencies of statements."""
-        path = self.home / 'script.sql'
+        how = ['-T', seconds] if seconds else ['-t', count]
+        how += ['-R', rate] if rate else []
+        how += ['-l', '--log-prefix', self.home / 'latency'] if log else []
+        return command(*self.pgbench_command(script, clients, how, db, **variables), cwd=self.home, env=self.env)
+
+    def pgbench_command(self, script, clients, how, db='bench', **variables):
+        number = next(self.runs)
+        path = self.home / f'script-{number}.sql'
         path.write_text(script + '\n', encoding='utf-8')
         self.gather(clients == 1)
-        variables = FACTS | {'i': 0, 'run': next(self.runs)} | variables
-        how = ['-T', seconds] if seconds else ['-t', count]
-        how += ['-l', '--log-prefix', self.home / 'latency'] if log else []
-        return command(self.bin / 'pgbench', '-n', '-r', '-M', 'prepared', '-c', clients, '-j', min(clients, 2), *how,
-                       *(f'-D{name}={value}' for name, value in variables.items()), '-f', path, db,
-                       cwd=self.home, env=self.env)
+        variables = FACTS | {'i': 0, 'run': number} | variables
+        args = ['-n', '-r', '-M', 'prepared', '-c', clients, '-j', min(clients, 2), *how,
+                *(f'-D{name}={value}' for name, value in variables.items()), '-f', path, db]
+        return [str(arg) for arg in (self.bin / 'pgbench', *args)]
 
     def gather(self, together):
         """Let a lone client and its backend share one core: how far apart the scheduler
@@ -223,11 +249,53 @@ class Cluster:
     def latencies(self, script, **options):
         """Milliseconds of every transaction, sorted."""
         self.pgbench(script, log=True, **options)
+        return sorted(ms for _, ms in self.logged())
+
+    def logged(self):
+        """Of each transaction that pgbench logged: when it ended, and its milliseconds."""
         logs = list(self.home.glob('latency.*'))
-        values = sorted(int(line.split()[2]) / 1000 for log in logs for line in log.read_text().splitlines())
+        lines = [line.split() for log in logs for line in log.read_text().splitlines()]
         for log in logs:
             log.unlink()
-        return values
+        return [(int(at) + int(fraction) / 1e6, int(took) / 1000) for _, _, took, _, at, fraction, *_ in lines]
+
+    @contextlib.contextmanager
+    def running(self, script, clients, how, **variables):
+        """A script goes on while the block runs, then to its end."""
+        with subprocess.Popen(self.pgbench_command(script, clients, how, **variables), cwd=self.home, env=self.env,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **AS_OWNER) as load:
+            try:
+                yield
+            except BaseException:
+                load.kill()
+                raise
+            said, _ = load.communicate()
+            if load.returncode != 0 and 'terminating connection due to administrator command' not in said:
+                raise SystemExit(f'pgbench failed:\n{said[-2000:]}')
+
+    @contextlib.contextmanager
+    def beside(self, script, clients, rate, **variables):
+        """A script goes on at so many transactions a second while the block runs; then the list
+        has the milliseconds of those that ended meanwhile, each from when it was due."""
+        found, theirs = [], "application_name = 'pgbench'"
+        how = ['-T', 36000, '-R', rate, '-l', '--log-prefix', self.home / 'latency']
+        with self.running(script, clients, how, **variables):
+            self.wait_for(clients, theirs)
+            began = time.time()
+            yield found
+            ended = time.time()
+            self.wait_for(clients, theirs)
+            # the way to end it that makes it write all of its log
+            self.sql(f'SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {theirs}', 'postgres')
+        found += sorted(ms for at, ms in self.logged() if began <= at <= ended)
+
+    def wait_for(self, sessions, what):
+        """Until so many sessions are as pg_stat_activity shows them."""
+        for _ in range(600):
+            if int(self.sql(f'SELECT count(*) FROM pg_stat_activity WHERE {what}', 'postgres')) == sessions:
+                return
+            time.sleep(0.05)
+        raise SystemExit(f'not {sessions} sessions: {what}')
 
     def next_xid(self):
         return int(self.sql('SELECT pg_snapshot_xmax(pg_current_snapshot())'))
@@ -282,9 +350,12 @@ class Bench:
     def version(self):
         return command(self.bin / 'postgres', '--version', cwd=self.home).split()[2]
 
-    def quiet(self, **settings):
+    def still(self, name, **settings):
         """A cluster in which nothing writes but the calls."""
-        return self.cluster('quiet', fsync='off', autovacuum='off', **{'idem_action.worker': 'off'}, **settings)
+        return self.cluster(name, autovacuum='off', **{'idem_action.worker': 'off'}, **settings)
+
+    def quiet(self, **settings):
+        return self.still('quiet', fsync='off', **settings)
 
     def cluster(self, name, **settings):
         """The cluster of that name, started when first asked for."""
@@ -326,12 +397,24 @@ def figure(value, unit):
     return f'{value:,.{digits}f}'.replace(',', ' ') + unit
 
 
-def pairs(target, work, ours, raw, wanted, unit, times):
+def within(part, times):
+    """In how long so many of 100 ended; `times` is sorted."""
+    return times[len(times) * part // 100]
+
+
+def pairs(target, work, ours, raw, wanted, unit, times, before=lambda: None):
     """Measure A B A B …, after one of each that does not count."""
-    ours(), raw()
-    a, b = zip(*((ours(), raw()) for _ in range(times)))
-    return Row(target, work, statistics.median(a), statistics.median(b),
-               [x / y for x, y in zip(a, b)], wanted, unit)
+    def pair():
+        before()
+        return ours(), raw()
+    pair()
+    return compare(target, work, [pair() for _ in range(times)], wanted, unit)
+
+
+def compare(target, work, measured, wanted, unit):
+    """The row of pairs that were measured."""
+    a, b = zip(*measured)
+    return Row(target, work, statistics.median(a), statistics.median(b), [x / y for x, y in measured], wanted, unit)
 
 
 def table(heads, rows):

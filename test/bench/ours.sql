@@ -38,3 +38,29 @@ SELECT * FROM idem.claim_actions('bench',
 -- section: contended
 SELECT 1 / (outcome = 'contended')::int
 FROM idem.claim_action('order-' || :n || '-task', 'bench', params => :params)
+
+-- section: enqueue batch
+SELECT * FROM idem.enqueue_actions('bench',
+	(SELECT array_agg('order-' || (:n::bigint + i) || '-task') FROM generate_series(1, :size::int) AS i),
+	array_fill(:params::jsonb, ARRAY[:size::int]))
+
+-- section: take
+SELECT * FROM idem.take_actions('{bench}', :size::int)
+
+-- section: fill finished
+INSERT INTO idem.idem_actions (action_id, created_at, revision, generation, attempt, lost, failures, priority,
+	uncertain, uncertain_before, marked, begun, verifying, approved, cancel_requested, purged,
+	first_claimed_at, claimed_at, claim_id, ended_by, finished_at, purge_after, forget_after,
+	state, scope, intent, key, params, params_digest, external_ref, result)
+SELECT idem.action_id(key, 'bench'), now(), 2, 1, 1, 0, 0, 0,
+	false, false, false, false, false, false, false, false,
+	now(), now(), gen_random_uuid(), 'succeeded', now(),
+	now() + :purge_in::interval, now() + :forget_in::interval,
+	'completed', '', 'bench', key, :params, substr(sha256(:params), 1, 16), :ref, :result
+FROM (SELECT 'order-' || (:n::bigint + i) || '-task' FROM generate_series(1, :rows::int) AS i) AS new (key)
+
+-- section: forget
+CALL idem.run_maintenance(10000)
+
+-- section: purge
+CALL idem.run_maintenance(10000)

@@ -113,3 +113,70 @@ FROM unnest(
 	(SELECT array_agg('order-' || (:n::bigint + i) || '-task') FROM generate_series(1, :size::int) AS i),
 	array_fill(:params::jsonb, ARRAY[:size::int])) AS old (key, params)
 JOIN raw ON action_id = left(encode(sha256(convert_to('/bench/' || old.key, 'UTF8')), 'hex'), 32)::uuid
+
+-- section: setup queue
+CREATE INDEX ON raw (intent, priority DESC, due_at) WHERE state = 'pending';
+
+-- section: enqueue batch
+INSERT INTO raw (action_id, scope, intent, key, state, due_at, params, params_digest)
+SELECT left(encode(sha256(convert_to('/bench/' || key, 'UTF8')), 'hex'), 32)::uuid,
+	'', 'bench', key, 'pending', now(),
+	params, sha256(convert_to(params::text, 'UTF8'))
+FROM unnest(
+	(SELECT array_agg('order-' || (:n::bigint + i) || '-task') FROM generate_series(1, :size::int) AS i),
+	array_fill(:params::jsonb, ARRAY[:size::int])) AS new (key, params)
+ON CONFLICT DO NOTHING RETURNING *
+
+-- section: take
+UPDATE raw SET state = 'in_progress', claim_id = gen_random_uuid(), attempt = attempt + 1,
+	first_claimed_at = coalesce(first_claimed_at, now()), claimed_at = now(),
+	lease_until = now() + interval '5 min', revision = revision + 1
+WHERE action_id = ANY (ARRAY(
+	SELECT action_id FROM raw
+	WHERE state = 'pending' AND intent = 'bench' AND due_at <= now()
+	ORDER BY priority DESC, due_at LIMIT :size::int FOR UPDATE SKIP LOCKED))
+RETURNING *
+
+-- section: fill finished
+INSERT INTO raw (action_id, scope, intent, key, state, claim_id, revision,
+	first_claimed_at, claimed_at, ended_by, finished_at, purge_after, forget_after,
+	params, params_digest, external_ref, result)
+SELECT left(encode(sha256(convert_to('/bench/' || key, 'UTF8')), 'hex'), 32)::uuid,
+	'', 'bench', key, 'completed', gen_random_uuid(), 2,
+	now(), now(), 'succeeded', now(), now() + :purge_in::interval, now() + :forget_in::interval,
+	:params, sha256(convert_to(:params::jsonb::text, 'UTF8')), :ref, :result
+FROM (SELECT 'order-' || (:n::bigint + i) || '-task' FROM generate_series(1, :rows::int) AS i) AS new (key)
+
+-- section: forget
+DO $$
+DECLARE
+	blocks bigint := pg_relation_size('raw') / current_setting('block_size')::int;
+	step   bigint := (SELECT greatest(1, 10000 * blocks / reltuples) FROM pg_class WHERE oid = 'raw'::regclass);
+	low    tid;
+	high   tid;
+BEGIN
+	FOR block IN 0 .. blocks BY step LOOP
+		low := format('(%s,0)', block);
+		high := format('(%s,0)', block + step);
+		DELETE FROM raw WHERE ctid >= low AND ctid < high AND forget_after <= now();
+		COMMIT;
+	END LOOP;
+END $$
+
+-- section: purge
+DO $$
+DECLARE
+	blocks bigint := pg_relation_size('raw') / current_setting('block_size')::int;
+	step   bigint := (SELECT greatest(1, 10000 * blocks / reltuples) FROM pg_class WHERE oid = 'raw'::regclass);
+	low    tid;
+	high   tid;
+BEGIN
+	FOR block IN 0 .. blocks BY step LOOP
+		low := format('(%s,0)', block);
+		high := format('(%s,0)', block + step);
+		UPDATE raw SET params = NULL, draft = NULL, result = NULL, error = NULL
+		WHERE ctid >= low AND ctid < high AND purge_after <= now()
+			AND (params IS NOT NULL OR draft IS NOT NULL OR result IS NOT NULL OR error IS NOT NULL);
+		COMMIT;
+	END LOOP;
+END $$
