@@ -35,6 +35,8 @@ typedef struct IdemDatabase
 	TimestampTz rest_until;		/* but not before this */
 	int64		pass_walk;		/* microseconds spent on looking in this pass */
 	BlockNumber block;			/* where the pass goes on */
+	bool		is_bad;			/* it failed at block "bad" the last time */
+	BlockNumber bad;
 	TimeLineID	said_timeline;	/* left for another, and said so in the log */
 	char		problem[IDEM_MAX_PROBLEM];
 } IdemDatabase;

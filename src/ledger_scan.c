@@ -35,12 +35,13 @@ idem_ledger_blocks(IdemLedger *ledger)
 	return RelationGetNumberOfBlocks(ledger->actions.rel);
 }
 
-/* over nblocks blocks from "from" on, or to the end of the table */
+/* over nblocks blocks from "*at" on, or to the end of the table */
 void
 idem_walk_start(IdemWalk *walk, IdemLedger *ledger, IdemWanted wanted,
-				BlockNumber from, BlockNumber nblocks)
+				BlockNumber *at, BlockNumber nblocks)
 {
 	Relation	rel = ledger->actions.rel;
+	BlockNumber from = *at;
 	BlockNumber total = RelationGetNumberOfBlocks(rel);
 	ItemPointerData first;
 	ItemPointerData last;
@@ -51,7 +52,7 @@ idem_walk_start(IdemWalk *walk, IdemLedger *ledger, IdemWanted wanted,
 	walk->wanted = wanted;
 	walk->now = GetCurrentTimestamp();
 	walk->upcoming = 0;
-	walk->from = from;
+	walk->at = at;
 	walk->end = from < total && nblocks < total - from ? from + nblocks : total;
 	walk->scan = NULL;
 	if (from >= walk->end)
@@ -111,6 +112,7 @@ idem_walk_next(IdemWalk *walk, IdemAction *action)
 		   table_scan_getnextslot_tidrange(walk->scan, ForwardScanDirection, walk->slot))
 	{
 		CHECK_FOR_INTERRUPTS();
+		*walk->at = ItemPointerGetBlockNumber(&walk->slot->tts_tid);
 		if (!is_wanted(walk))
 			continue;
 		ExecCopySlot(walk->ledger->found, walk->slot);
@@ -118,13 +120,6 @@ idem_walk_next(IdemWalk *walk, IdemAction *action)
 		return true;
 	}
 	return false;
-}
-
-/* the block that the walk stands on, to go on from */
-BlockNumber
-idem_walk_block(const IdemWalk *walk)
-{
-	return ItemPointerGetBlockNumber(&walk->slot->tts_tid);
 }
 
 /* true where the range reached the end of the table */

@@ -35,15 +35,15 @@ typedef struct IdemWalk
 	Snapshot	snapshot;
 	TableScanDesc scan;
 	TupleTableSlot *slot;
-	BlockNumber from;
 	BlockNumber end;			/* the first block not walked over */
+	BlockNumber *at;			/* the caller's: the last one that a row was
+								 * read from, also after an error */
 } IdemWalk;
 
 extern BlockNumber idem_ledger_blocks(IdemLedger *ledger);
 extern void idem_walk_start(IdemWalk *walk, IdemLedger *ledger, IdemWanted wanted,
-							BlockNumber from, BlockNumber nblocks);
+							BlockNumber *from, BlockNumber nblocks);
 extern bool idem_walk_next(IdemWalk *walk, IdemAction *action);
-extern BlockNumber idem_walk_block(const IdemWalk *walk);
 extern bool idem_walk_end(IdemWalk *walk);
 
 #endif							/* IDEM_LEDGER_SCAN_H */

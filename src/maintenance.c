@@ -102,7 +102,7 @@ forget(IdemLedger *ledger, const IdemAction *row)
 
 /*
  * One batch; true while there is more of the table.  Caller is in a
- * transaction, and commits it.
+ * transaction, and commits it.  After an error the pass stands where it happened.
  */
 bool
 idem_maintenance_batch(IdemPass *pass, int batch)
@@ -112,6 +112,7 @@ idem_maintenance_batch(IdemPass *pass, int batch)
 	IdemAction	row;
 	MemoryContext outer = CurrentMemoryContext;
 	MemoryContext row_context;
+	BlockNumber end;
 	int			changed = 0;
 	bool		at_end;
 
@@ -119,8 +120,14 @@ idem_maintenance_batch(IdemPass *pass, int batch)
 	ledger = idem_ledger_open(true);
 	row_context = AllocSetContextCreate(outer, "idem_action row of maintenance",
 										ALLOCSET_SMALL_SIZES);
-	idem_walk_start(&walk, ledger, IDEM_WANT_DUE, pass->block,
-					Min(BLOCKS_PER_BATCH, pass->end - pass->block));
+	end = pass->end;
+	if (pass->is_bad && pass->block < pass->bad)
+		end = Min(end, pass->bad);
+	else if (pass->is_bad && pass->block < pass->bad + 2)
+		pass->block = pass->bad + 2;
+	idem_walk_start(&walk, ledger, IDEM_WANT_DUE, &pass->block,
+					Min(BLOCKS_PER_BATCH, Max(end, pass->block) - pass->block));
+	pass->walking = true;
 	MemoryContextSwitchTo(row_context);
 	while (changed < batch && idem_walk_next(&walk, &row))
 	{
@@ -148,11 +155,11 @@ idem_maintenance_batch(IdemPass *pass, int batch)
 		MemoryContextReset(row_context);
 	}
 	MemoryContextSwitchTo(outer);
+	pass->walking = false;
 
 	/* full: the rest of the block comes next time */
 	if (changed == batch)
 	{
-		pass->block = idem_walk_block(&walk);
 		(void) idem_walk_end(&walk);
 		at_end = false;
 	}
@@ -305,9 +312,10 @@ change_all(IdemWanted wanted, IdemChange change, void (*written) (const IdemActi
 	MemoryContext outer = CurrentMemoryContext;
 	IdemWalk	walk;
 	IdemAction	row;
+	BlockNumber at = 0;
 	int64		changed = 0;
 
-	idem_walk_start(&walk, ledger, wanted, 0, InvalidBlockNumber);
+	idem_walk_start(&walk, ledger, wanted, &at, InvalidBlockNumber);
 	MemoryContextSwitchTo(row_context);
 	while (idem_walk_next(&walk, &row))
 	{

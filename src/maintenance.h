@@ -19,9 +19,13 @@
 /* where a pass over the ledger stands, and what it has done */
 typedef struct IdemPass
 {
-	BlockNumber block;			/* where it goes on */
+	BlockNumber block;			/* where it goes on, or stands in a batch */
 	BlockNumber end;			/* and ends, InvalidBlockNumber for the
 								 * table's end */
+	bool		walking;		/* in the middle of a batch */
+	bool		is_bad;			/* the block "bad", and maybe the next: they
+								 * are passed over */
+	BlockNumber bad;
 	TimestampTz upcoming;		/* what is due next of what was walked past,
 								 * or 0 */
 	int64		walked;			/* microseconds of batches with little to do */

@@ -458,17 +458,16 @@ write_repeats(void)
  * Returns the ledger that was worked in.
  */
 static Oid
-work(IdemDatabase *database)
+work(IdemDatabase *database, IdemPass *pass)
 {
 	TimestampTz started = GetCurrentTimestamp();
 	TimestampTz now = started;
-	IdemPass	pass = {.block = database->block,.end = InvalidBlockNumber};
 	Oid			ledger;
 	bool		more = true;
 
 	while (more && now < started + SESSION_WORK)
 	{
-		if (!run_batch(database, &pass, &ledger, &more))
+		if (!run_batch(database, pass, &ledger, &more))
 		{
 			database->at_start = false;
 			database->block = 0;
@@ -476,13 +475,13 @@ work(IdemDatabase *database)
 			snprintf(database->problem, IDEM_MAX_PROBLEM, "%s", OidIsValid(ledger) ? UNUSED : "");
 			return OidIsValid(ledger) ? database->ledger : InvalidOid;
 		}
+		database->block = pass->block;
 		now = GetCurrentTimestamp();
 	}
 	write_repeats();
 	database->at_start = false;
-	database->block = pass.block;
-	database->due = idem_earlier(database->due, pass.upcoming);
-	database->pass_walk += pass.walked;
+	database->due = idem_earlier(database->due, pass->upcoming);
+	database->pass_walk += pass->walked;
 	database->next_pass = now;
 	if (!more)
 	{
@@ -493,21 +492,39 @@ work(IdemDatabase *database)
 		database->next_pass = Max(naptimes_from_now(1), database->rest_until);
 		database->pass_walk = 0;
 		database->block = 0;
+		if (!database->is_bad)
+			database->problem[0] = '\0';
+		database->is_bad = false;
 	}
-	database->problem[0] = '\0';
 	return ledger;
 }
 
-/* an error ends the session; it is said once, until something else happens */
+/*
+ * An error ends the session; it is said once, until all is well again.  One at a
+ * row costs what lies near it this pass, and nobody else: the next session goes
+ * up to there, and on behind it.
+ */
 static void
-note_problem(IdemDatabase *database, const char *name, const ErrorData *error)
+note_problem(IdemDatabase *database, const IdemPass *pass, const char *name, const ErrorData *error)
 {
-	if (strncmp(database->problem, error->message, IDEM_MAX_PROBLEM - 1) != 0)
+	if (database->problem[0] == '\0' ||
+		(!pass->walking && strncmp(database->problem, error->message, IDEM_MAX_PROBLEM - 1) != 0))
 		ereport(WARNING,
 				(errcode(error->sqlerrcode),
 				 errmsg("idem_action maintenance failed in \"%s\": %s", name, error->message),
 				 errhint("It is tried again; worker_status shows the problem while it lasts.")));
 	snprintf(database->problem, IDEM_MAX_PROBLEM, "%s", error->message);
+	if (pass->walking)
+	{
+		/* the last one is behind us */
+		if (database->is_bad && database->block >= database->bad)
+			database->block = Max(database->block, database->bad + 2);
+		database->is_bad = true;
+		database->bad = pass->block;
+		database->next_pass = GetCurrentTimestamp();
+		return;
+	}
+	database->is_bad = false;
 	database->block = 0;
 	database->pass_walk = 0;
 	database->next_pass = database->rest_until = naptimes_from_now(UNUSED_FACTOR);
@@ -544,6 +561,7 @@ idem_worker_main(Datum arg)
 	Oid			dbid = DatumGetObjectId(arg);
 	MemoryContext context;
 	IdemDatabase database;
+	IdemPass	pass = {.end = InvalidBlockNumber};
 	Oid volatile ledger;
 	char	   *name;
 
@@ -558,9 +576,12 @@ idem_worker_main(Datum arg)
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(context);
 	ledger = database.ledger;
+	pass.block = database.block;
+	pass.is_bad = database.is_bad;
+	pass.bad = database.bad;
 	PG_TRY();
 	{
-		ledger = work(&database);
+		ledger = work(&database, &pass);
 	}
 	PG_CATCH();
 	{
@@ -570,7 +591,7 @@ idem_worker_main(Datum arg)
 		error = CopyErrorData();
 		FlushErrorState();
 		AbortCurrentTransaction();
-		note_problem(&database, name, error);
+		note_problem(&database, &pass, name, error);
 	}
 	PG_END_TRY();
 	idem_database_put(&database, ledger);

@@ -121,6 +121,24 @@ foreach my $name (grep { $_ ne 'no_schema' } sort keys %damage)
 {
 	like(until_problem($name), $expected{$name}, "$name: the problem is shown");
 }
+# one row of many that cannot be judged: what it lies beside, and no more
+$node->safe_psql('postgres', 'CREATE DATABASE bad_row TEMPLATE usual STRATEGY file_copy');
+$node->safe_psql('bad_row', q{
+	ALTER TABLE idem.idem_actions DROP CONSTRAINT counters_in_range;
+	SELECT count(idem.claim_action('k' || i, 'probe', jsonb_build_object('n', repeat(md5(i::text), 30)), lease => '2 s', in_transaction => true))
+	FROM generate_series(1, 3000) i;
+	UPDATE idem.idem_actions SET priority = 0, revision = -7 WHERE key IN ('k1000', 'k2000')});
+ok($node->poll_query_until('bad_row', q{SELECT count(*) < 100 FROM idem.idem_actions WHERE state = 'in_progress'}),
+	'two rows that cannot be judged: the others are');
+cmp_ok($node->safe_psql('bad_row', q{SELECT count(*) FROM idem.idem_actions WHERE state = 'in_progress' AND revision < 0}),
+	'==', 2, 'they are as they were');
+isnt(problem_of('bad_row'), '', 'they are shown');
+$node->safe_psql('bad_row', q{UPDATE idem.idem_actions SET revision = 1 WHERE revision < 0});
+ok($node->poll_query_until('bad_row', q{SELECT count(*) = 0 FROM idem.idem_actions WHERE state = 'in_progress'}),
+	'and once they are put right, they are judged');
+ok($node->poll_query_until('bad_row', q{SELECT problem IS NULL FROM idem.worker_state()}), 'and nothing is shown any more');
+others_are_served('a row that cannot be judged');
+
 # the other tables are not for the worker
 foreach my $case (
 	[ 'idem_queue', q{SELECT idem.enqueue_action('k', 'act')}, q{SELECT * FROM idem.take_actions('{act}')} ],
@@ -235,10 +253,11 @@ foreach my $name (sort keys %damage)
 		"$name: tried more than once");
 }
 # (the one without an owner may have been met before it was given back, the
-# changed ones before they were dropped)
-my @said = grep { !/"no_role"|"changed"/ } lines_since($start, 'idem_action maintenance failed');
+# changed ones before they were dropped, the bad rows were put right)
+my @said = grep { !/"no_role"|"changed"|"bad_row"/ } lines_since($start, 'idem_action maintenance failed');
 is(scalar(@said), scalar(keys %damage), 'one warning for each that is damaged, not one for each pass') or diag(join "\n", @said);
 
+is(scalar(grep { /"bad_row"/ } lines_since($start, 'idem_action maintenance failed')), 1, 'and one for the rows');
 is(scalar(grep { my $name = $_; grep { /"$name"/ } @said } keys %damage), scalar(keys %damage), 'each names its database');
 
 $node->stop('immediate');

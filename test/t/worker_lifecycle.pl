@@ -329,7 +329,7 @@ my %said;
 foreach my $line (slurp_file($node->logfile) =~ /(?:ERROR|FATAL|PANIC|WARNING):  (.*)/g)
 {
 	$said{$line}++
-	  unless $line =~ /^the database system is|^terminating|^canceling the wait for sync|base\/\d+/;
+	  unless $line =~ /^the database system is|^invalid value for parameter "idem_action|^terminating|^canceling the wait for sync|base\/\d+/;
 }
 # a worker on its way into a database that is dropped: once, not again
 delete @said{ grep { /^database \d+ does not exist/ && $said{$_} == 1 } keys %said };
