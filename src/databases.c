@@ -317,8 +317,8 @@ idem_worker_state(PG_FUNCTION_ARGS)
 	values[0] = TimestampTzGetDatum(database.last_pass);
 	nulls[0] = database.last_pass == 0;
 	if (!idem_worker_is_to_serve(get_database_name(MyDatabaseId)))
-		strlcpy(database.problem, "idem_action.databases does not name this database: nothing is done in the background; CALL idem.run_maintenance()",
-				IDEM_MAX_PROBLEM);
+		snprintf(database.problem, IDEM_MAX_PROBLEM, "%s",
+				 "idem_action.databases does not name this database: nothing is done in the background; CALL idem.run_maintenance()");
 	values[1] = CStringGetTextDatum(database.problem);
 	nulls[1] = database.problem[0] == '\0';
 	LWLockAcquire(shared->lock, LW_SHARED);
