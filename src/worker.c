@@ -521,7 +521,7 @@ note_problem(IdemDatabase *database, const IdemPass *pass, const char *name, con
 			database->block = Max(database->block, database->bad + 2);
 		database->is_bad = true;
 		database->bad = pass->block;
-		database->next_pass = GetCurrentTimestamp();
+		database->next_pass = database->rest_until = naptimes_from_now(1);
 		return;
 	}
 	database->is_bad = false;
