@@ -95,7 +95,8 @@ bool
 idem_may_execute(Oid user, const char *function)
 {
 	List	   *name = list_make2(makeString(pstrdup(IDEM_SCHEMA)), makeString(pstrdup(function)));
-	Oid			oid = LookupFuncName(name, -1, NULL, true);
+	Oid			any = InvalidOid;
+	Oid			oid = LookupFuncName(name, -1, &any, true);
 
 	return OidIsValid(oid) &&
 		DatumGetBool(DirectFunctionCall3(has_function_privilege_id_id,

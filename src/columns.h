@@ -75,6 +75,7 @@ struct IdemLedger
 	LOCKMODE	lockmode;
 	bool		wrote;			/* the locks stay to the end of the
 								 * transaction */
+	TupleTableSlot *locked;		/* for locking a version, or NULL */
 	Relation	pkey;
 	SnapshotData dirty;
 	IndexScanDesc scan;

@@ -25,7 +25,9 @@
  * Updating.  A version is addressed by its TID.  The active snapshot of the
  * running statement keeps the line pointer from being re-used, so heap_update
  * tells for certain whether the version read is still the newest: an update is
- * a compare-and-swap.  What only adds to the history locks the row first.
+ * a compare-and-swap.  heap_update waits for whoever has the version, so those
+ * who must not wait lock it first, skipping what is locked.  What only adds to
+ * the history locks the row, too.
  *
  * Table locks of what was written are kept to the end of the transaction: a
  * rotation of secrets and a change of a rule rely on waiting for it.  What has
@@ -386,6 +388,7 @@ idem_ledger_open(bool for_writing)
 				 errdetail("The ledger writes its rows directly, so the constraint would not be checked."),
 				 errhint("Drop the constraint.")));
 	ledger->pkey = NULL;
+	ledger->locked = NULL;
 	ledger->wrote = false;
 	return ledger;
 }
@@ -401,6 +404,8 @@ idem_ledger_close(IdemLedger *ledger)
 		ExecDropSingleTupleTableSlot(ledger->found);
 		index_close(ledger->pkey, release);
 	}
+	if (ledger->locked != NULL)
+		ExecDropSingleTupleTableSlot(ledger->locked);
 	idem_table_close(&ledger->actions, release);
 	pfree(ledger);
 }
@@ -730,6 +735,36 @@ locked_by_us(IdemLedger *ledger)
 		TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetRawXmax(header));
 }
 
+/* locks the version last probed until the end of the transaction */
+static IdemWrite
+lock_version(IdemLedger *ledger, LockWaitPolicy policy)
+{
+	TM_FailureData failure;
+
+	if (ledger->locked == NULL)
+	{
+		MemoryContext old = MemoryContextSwitchTo(ledger->actions.context);
+
+		ledger->locked = table_slot_create(ledger->actions.rel, NULL);
+		MemoryContextSwitchTo(old);
+	}
+	ledger->wrote = true;
+	return write_result(table_tuple_lock(ledger->actions.rel, &ledger->found->tts_tid, SnapshotAny,
+										 ledger->locked, GetCurrentCommandId(true),
+										 LockTupleNoKeyExclusive, policy, 0, &failure));
+}
+
+/*
+ * Locks the version last probed, so that what is added to the history is added
+ * once.
+ */
+IdemWrite
+idem_ledger_lock(IdemLedger *ledger)
+{
+	idem_ledger_check_visible(ledger);
+	return lock_version(ledger, LockWaitBlock);
+}
+
 /*
  * Replaces the version last probed by "after".  "before" is what was read.
  * With wait false an open holder makes it IDEM_BUSY, otherwise it is waited
@@ -746,14 +781,20 @@ idem_ledger_update(IdemLedger *ledger, const IdemAction *before,
 	IdemWrite	written;
 
 	idem_ledger_check_visible(ledger);
+	/* heap_update itself knows no way but to wait */
+	if (!wait && !locked_by_us(ledger))
+	{
+		written = lock_version(ledger, LockWaitSkip);
+		if (written != IDEM_WRITTEN)
+			return written;
+	}
 	ledger->wrote = true;
 	slot = idem_table_slot(&ledger->actions);
 	values_from_action(after, slot->tts_values, slot->tts_isnull);
 	ExecStoreVirtualTuple(slot);
 	written = write_result(table_tuple_update(ledger->actions.rel, &ledger->found->tts_tid,
 											  slot, GetCurrentCommandId(true), 0,
-											  SnapshotAny, InvalidSnapshot,
-											  wait || locked_by_us(ledger),
+											  SnapshotAny, InvalidSnapshot, true,
 											  &failure, &lockmode, &update_indexes));
 	if (written != IDEM_WRITTEN)
 		return written;
@@ -783,25 +824,4 @@ idem_ledger_delete(IdemLedger *ledger)
 	if (written == IDEM_WRITTEN)
 		CommandCounterIncrement();
 	return written;
-}
-
-/*
- * Locks the version last probed until the end of the transaction, so that
- * what is added to the history is added once.
- */
-IdemWrite
-idem_ledger_lock(IdemLedger *ledger)
-{
-	TupleTableSlot *slot;
-	TM_FailureData failure;
-	TM_Result	result;
-
-	idem_ledger_check_visible(ledger);
-	ledger->wrote = true;
-	slot = table_slot_create(ledger->actions.rel, NULL);
-	result = table_tuple_lock(ledger->actions.rel, &ledger->found->tts_tid, SnapshotAny,
-							  slot, GetCurrentCommandId(true), LockTupleNoKeyExclusive,
-							  LockWaitBlock, 0, &failure);
-	ExecDropSingleTupleTableSlot(slot);
-	return write_result(result);
 }
