@@ -155,12 +155,10 @@ put_back(IdemRepeat *copy)
 	if (entry == NULL)
 		pg_atomic_fetch_add_u64(&counters->uncounted, n);
 	else if (!found)
-	{
 		memcpy(entry, copy, sizeof(IdemRepeat));
-		entry->left = false;
-	}
 	else
 	{
+		entry->left = copy->left;
 		entry->first_at = copy->first_at;
 		pg_atomic_fetch_add_u64(&entry->n, n);
 	}
@@ -208,21 +206,30 @@ idem_counters_take(Oid dbid, int max)
 	}
 	old = MemoryContextSwitchTo(taken_context);
 	LWLockAcquire(counters->lock, LW_EXCLUSIVE);
-	hash_seq_init(&status, repeats);
-	while ((entry = hash_seq_search(&status)) != NULL)
-	{
-		IdemRepeat *copy;
 
-		if (entry->key.dbid != dbid)
-			continue;
-		copy = palloc(sizeof(IdemRepeat));
-		memcpy(copy, entry, sizeof(IdemRepeat));
-		taken = lappend(taken, copy);
-		hash_search(repeats, &entry->key, HASH_REMOVE, NULL);
-		if (list_length(taken) == max)
+	/*
+	 * those that were left the last time come last, or they could fill each
+	 * time
+	 */
+	for (int left = 0; left <= 1 && list_length(taken) < max; left++)
+	{
+		hash_seq_init(&status, repeats);
+		while ((entry = hash_seq_search(&status)) != NULL)
 		{
-			hash_seq_term(&status);
-			break;
+			IdemRepeat *copy;
+
+			if (entry->key.dbid != dbid || entry->left != (left == 1))
+				continue;
+			copy = palloc(sizeof(IdemRepeat));
+			memcpy(copy, entry, sizeof(IdemRepeat));
+			copy->left = false;
+			taken = lappend(taken, copy);
+			hash_search(repeats, &entry->key, HASH_REMOVE, NULL);
+			if (list_length(taken) == max)
+			{
+				hash_seq_term(&status);
+				break;
+			}
 		}
 	}
 	LWLockRelease(counters->lock);

@@ -39,7 +39,8 @@ typedef struct IdemRepeat
 {
 	IdemRepeatKey key;
 	pg_atomic_uint64 n;
-	bool		left;			/* of a copy: not written, to be put back */
+	bool		left;			/* not written the last time, somebody held
+								 * the action */
 	TimestampTz first_at;
 	pg_atomic_uint64 last_at;
 	char		intent[260];

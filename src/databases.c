@@ -34,7 +34,7 @@
 #include "utils/tuplestore.h"
 #include "worker.h"
 
-#define MAX_DATABASES 256
+#define MAX_DATABASES 1024
 
 typedef struct SharedDatabases
 {
@@ -85,6 +85,16 @@ wake_launcher(void)
 		SetLatch(shared->launcher);
 }
 
+/* this backend's database's, once known; looked at without the lock */
+static volatile IdemDatabase *own_slot = NULL;
+
+/* no worker got into the database before, and maybe the last one did not */
+static bool
+lets_nobody_in(const volatile IdemDatabase *slot)
+{
+	return slot != NULL && slot->dbid == MyDatabaseId && slot->refused > 1;
+}
+
 /*
  * Tells the launcher, once per backend and ledger, that this one is used.  A
  * ledger that was made since the start of the server and that nobody has used
@@ -96,17 +106,24 @@ idem_database_note_use(Oid ledger)
 	static Oid	noted = InvalidOid;
 	IdemDatabase *slot;
 
-	if (noted == ledger || shared == NULL)
+	if (shared == NULL || (noted == ledger && !lets_nobody_in(own_slot)))
 		return;
 	noted = ledger;
 	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
 	slot = slot_of(MyDatabaseId);
-	if (slot != NULL && (slot->ledger != ledger || slot->refused > 0))
+	if (slot != NULL)
 	{
+		bool		is_news = slot->ledger != ledger || lets_nobody_in(slot);
+
+		own_slot = slot;
 		slot->dbid = MyDatabaseId;
 		slot->ledger = ledger;
-		slot->next_pass = 0;
-		wake_launcher();
+		if (is_news)
+		{
+			slot->refused = 0;
+			slot->next_pass = 0;
+			wake_launcher();
+		}
 	}
 	LWLockRelease(shared->lock);
 }
@@ -119,16 +136,15 @@ idem_database_note_use(Oid ledger)
 static void
 note_due(TimestampTz due)
 {
-	static volatile IdemDatabase *known = NULL;
 	IdemDatabase *slot;
 
-	if (known != NULL && known->dbid == MyDatabaseId && known->due != 0 && known->due <= due)
+	if (own_slot != NULL && own_slot->dbid == MyDatabaseId && own_slot->due != 0 && own_slot->due <= due)
 		return;
 	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
 	slot = slot_of(MyDatabaseId);
 	if (slot != NULL && slot->dbid == MyDatabaseId)
 	{
-		known = slot;
+		own_slot = slot;
 		if (slot->due == 0 || due < slot->due)
 		{
 			slot->due = due;
@@ -284,8 +300,15 @@ idem_databases_are(List *dbids)
 	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < MAX_DATABASES; i++)
 	{
-		if (!list_member_oid(dbids, shared->databases[i].dbid))
-			memset(&shared->databases[i], 0, sizeof(IdemDatabase));
+		IdemDatabase *slot = &shared->databases[i];
+
+		/* one that was created after the list was made is in the next */
+		if (list_member_oid(dbids, slot->dbid))
+			slot->missing = false;
+		else if (slot->missing)
+			memset(slot, 0, sizeof(IdemDatabase));
+		else
+			slot->missing = OidIsValid(slot->dbid);
 	}
 	foreach(lc, dbids)
 	{
@@ -298,6 +321,19 @@ idem_databases_are(List *dbids)
 		}
 	}
 	shared->listed = true;
+	LWLockRelease(shared->lock);
+}
+
+/* naptime has become shorter: no pass later than this */
+void
+idem_databases_hurry(TimestampTz next_pass)
+{
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < MAX_DATABASES; i++)
+	{
+		shared->databases[i].next_pass = Min(shared->databases[i].next_pass, next_pass);
+		shared->databases[i].rest_until = Min(shared->databases[i].rest_until, next_pass);
+	}
 	LWLockRelease(shared->lock);
 }
 
@@ -319,6 +355,9 @@ idem_worker_state(PG_FUNCTION_ARGS)
 	if (!idem_worker_is_to_serve(get_database_name(MyDatabaseId)))
 		snprintf(database.problem, IDEM_MAX_PROBLEM, "%s",
 				 "idem_action.databases does not name this database: nothing is done in the background; CALL idem.run_maintenance()");
+	else if (database.refused > 1)
+		snprintf(database.problem, IDEM_MAX_PROBLEM, "%s",
+				 "no worker gets into this database; the server's log says why");
 	values[1] = CStringGetTextDatum(database.problem);
 	nulls[1] = database.problem[0] == '\0';
 	LWLockAcquire(shared->lock, LW_SHARED);

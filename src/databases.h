@@ -26,6 +26,7 @@ typedef struct IdemDatabase
 {
 	Oid			dbid;
 	Oid			ledger;			/* its idem_actions, once somebody has used it */
+	bool		missing;		/* from the last list of databases */
 	bool		at_start;		/* there when the server was started, and no
 								 * worker was in it since */
 	int			refused;		/* so often in a row no worker got into it */
@@ -35,8 +36,8 @@ typedef struct IdemDatabase
 	TimestampTz rest_until;		/* but not before this */
 	int64		pass_walk;		/* microseconds spent on looking in this pass */
 	BlockNumber block;			/* where the pass goes on */
-	bool		is_bad;			/* it failed at block "bad" the last time */
-	BlockNumber bad;
+	BlockNumber bad;			/* it failed here the last time, */
+	BlockNumber bad_blocks;		/* so many are passed over; 0: it did not */
 	TimeLineID	said_timeline;	/* left for another, and said so in the log */
 	char		problem[IDEM_MAX_PROBLEM];
 } IdemDatabase;
@@ -49,6 +50,7 @@ extern void idem_database_expect(Oid dbid, TimestampTz next_pass);
 extern void idem_database_connected(Oid dbid, TimestampTz next_pass);
 extern void idem_database_put(const IdemDatabase *database, Oid ledger);
 extern void idem_databases_are(List *dbids);
+extern void idem_databases_hurry(TimestampTz next_pass);
 
 extern Size idem_databases_size(void);
 extern void idem_databases_start(void *memory, LWLock *its_lock);

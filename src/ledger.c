@@ -820,7 +820,7 @@ idem_ledger_delete(IdemLedger *ledger)
 	ledger->wrote = true;
 	written = write_result(table_tuple_delete(ledger->actions.rel, &ledger->found->tts_tid,
 											  GetCurrentCommandId(true), 0, SnapshotAny,
-											  InvalidSnapshot, false, &failure));
+											  InvalidSnapshot, locked_by_us(ledger), &failure));
 	if (written == IDEM_WRITTEN)
 		CommandCounterIncrement();
 	return written;

@@ -121,10 +121,10 @@ idem_maintenance_batch(IdemPass *pass, int batch)
 	row_context = AllocSetContextCreate(outer, "idem_action row of maintenance",
 										ALLOCSET_SMALL_SIZES);
 	end = pass->end;
-	if (pass->is_bad && pass->block < pass->bad)
+	if (pass->bad_blocks > 0 && pass->block < pass->bad)
 		end = Min(end, pass->bad);
-	else if (pass->is_bad && pass->block < pass->bad + 2)
-		pass->block = pass->bad + 2;
+	else if (pass->bad_blocks > 0 && pass->block < pass->bad + pass->bad_blocks)
+		pass->block = pass->bad + pass->bad_blocks;
 	idem_walk_start(&walk, ledger, IDEM_WANT_DUE, &pass->block,
 					Min(BLOCKS_PER_BATCH, Max(end, pass->block) - pass->block));
 	pass->walking = true;

@@ -23,9 +23,8 @@ typedef struct IdemPass
 	BlockNumber end;			/* and ends, InvalidBlockNumber for the
 								 * table's end */
 	bool		walking;		/* in the middle of a batch */
-	bool		is_bad;			/* the block "bad", and maybe the next: they
-								 * are passed over */
-	BlockNumber bad;
+	BlockNumber bad;			/* from here on so many are passed over */
+	BlockNumber bad_blocks;
 	TimestampTz upcoming;		/* what is due next of what was walked past,
 								 * or 0 */
 	int64		walked;			/* microseconds of batches with little to do */

@@ -266,6 +266,9 @@ serve(Oid dbid)
 	return true;
 }
 
+/* when those are served that shared memory has no room for */
+static TimestampTz turn_of_others = 0;
+
 /* milliseconds until the database's turn; 0: now */
 static long
 milliseconds_until_turn(Oid dbid, TimestampTz now)
@@ -273,8 +276,7 @@ milliseconds_until_turn(Oid dbid, TimestampTz now)
 	IdemDatabase database;
 	TimestampTz turn;
 
-	(void) idem_database_get(dbid, &database);
-	turn = database.next_pass;
+	turn = idem_database_get(dbid, &database) || !database.at_start ? database.next_pass : turn_of_others;
 	if (database.due != 0)
 		turn = Min(turn, Max(database.due, database.rest_until));
 	if (turn <= now)
@@ -294,7 +296,10 @@ look_round(void)
 	return to_serve;
 }
 
-/* one round; returns how long to sleep until somebody's turn */
+/*
+ * One round; returns how long to sleep until somebody's turn.  That is looked up
+ * at the end: while it waits for a worker the launcher is deaf to what is due.
+ */
 static long
 go_round(void)
 {
@@ -304,21 +309,21 @@ go_round(void)
 
 	foreach(lc, to_serve)
 	{
-		long		left = milliseconds_until_turn(lfirst_oid(lc), GetCurrentTimestamp());
-
 		CHECK_FOR_INTERRUPTS();
-		if (left == 0 && !is_locked(lfirst_oid(lc)))
+		if (milliseconds_until_turn(lfirst_oid(lc), GetCurrentTimestamp()) > 0 ||
+			is_locked(lfirst_oid(lc)))
+			continue;
+		expect_nothing(lfirst_oid(lc));
+		if (!serve(lfirst_oid(lc)))
 		{
-			expect_nothing(lfirst_oid(lc));
-			if (!serve(lfirst_oid(lc)))
-			{
-				idem_database_connected(lfirst_oid(lc), naptimes_from_now(1));
-				break;
-			}
-			left = milliseconds_until_turn(lfirst_oid(lc), GetCurrentTimestamp());
+			idem_database_connected(lfirst_oid(lc), naptimes_from_now(1));
+			break;
 		}
-		nap = Min(nap, left);
 	}
+	if (turn_of_others <= GetCurrentTimestamp())
+		turn_of_others = naptimes_from_now(1);
+	foreach(lc, to_serve)
+		nap = Min(nap, milliseconds_until_turn(lfirst_oid(lc), GetCurrentTimestamp()));
 	/* a pass that goes on leaves a moment for those who wait for the database */
 	return Max(nap, 100);
 }
@@ -341,8 +346,12 @@ idem_launcher_main(Datum arg)
 
 		if (ConfigReloadPending)
 		{
+			int			naptime = idem_worker_naptime;
+
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
+			if (idem_worker_naptime < naptime)
+				idem_databases_hurry(naptimes_from_now(1));
 		}
 		if (idem_worker_enabled)
 		{
@@ -462,7 +471,7 @@ work(IdemDatabase *database, IdemPass *pass)
 {
 	TimestampTz started = GetCurrentTimestamp();
 	TimestampTz now = started;
-	Oid			ledger;
+	Oid			ledger = database->ledger;
 	bool		more = true;
 
 	while (more && now < started + SESSION_WORK)
@@ -471,9 +480,10 @@ work(IdemDatabase *database, IdemPass *pass)
 		{
 			database->at_start = false;
 			database->block = 0;
+			database->rest_until = now + LEAST_REST;
 			database->next_pass = naptimes_from_now(UNUSED_FACTOR);
 			snprintf(database->problem, IDEM_MAX_PROBLEM, "%s", OidIsValid(ledger) ? UNUSED : "");
-			return OidIsValid(ledger) ? database->ledger : InvalidOid;
+			return database->ledger;
 		}
 		database->block = pass->block;
 		now = GetCurrentTimestamp();
@@ -492,9 +502,9 @@ work(IdemDatabase *database, IdemPass *pass)
 		database->next_pass = Max(naptimes_from_now(1), database->rest_until);
 		database->pass_walk = 0;
 		database->block = 0;
-		if (!database->is_bad)
+		if (database->bad_blocks == 0)
 			database->problem[0] = '\0';
-		database->is_bad = false;
+		database->bad_blocks = 0;
 	}
 	return ledger;
 }
@@ -516,15 +526,25 @@ note_problem(IdemDatabase *database, const IdemPass *pass, const char *name, con
 	snprintf(database->problem, IDEM_MAX_PROBLEM, "%s", error->message);
 	if (pass->walking)
 	{
-		/* the last one is behind us */
-		if (database->is_bad && database->block >= database->bad)
-			database->block = Max(database->block, database->bad + 2);
-		database->is_bad = true;
-		database->bad = pass->block;
+		BlockNumber behind = database->bad + database->bad_blocks;
+
+		/*
+		 * still there, as in a stretch of pages that cannot be read: go
+		 * further
+		 */
+		if (database->bad_blocks > 0 && pass->block >= database->bad && pass->block <= behind)
+			database->bad_blocks *= 2;
+		else
+		{
+			if (database->bad_blocks > 0 && database->block >= database->bad)
+				database->block = Max(database->block, behind);
+			database->bad = pass->block;
+			database->bad_blocks = 2;
+		}
 		database->next_pass = database->rest_until = naptimes_from_now(1);
 		return;
 	}
-	database->is_bad = false;
+	database->bad_blocks = 0;
 	database->block = 0;
 	database->pass_walk = 0;
 	database->next_pass = database->rest_until = naptimes_from_now(UNUSED_FACTOR);
@@ -577,8 +597,8 @@ idem_worker_main(Datum arg)
 	MemoryContextSwitchTo(context);
 	ledger = database.ledger;
 	pass.block = database.block;
-	pass.is_bad = database.is_bad;
 	pass.bad = database.bad;
+	pass.bad_blocks = database.bad_blocks;
 	PG_TRY();
 	{
 		ledger = work(&database, &pass);

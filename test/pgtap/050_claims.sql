@@ -2,7 +2,7 @@
 -- Claims: what is answered to whom; params and drafts; call_id; batches;
 -- once; find_action.
 --
-SELECT plan(163);
+SELECT plan(165);
 
 CREATE SCHEMA t;
 SET search_path = t, public;
@@ -334,6 +334,19 @@ SELECT throws_ok($$SELECT idem.claim_action('evt 1', 'step', scope => 'acme', in
 SELECT throws_ok($$SELECT idem.once('o', 'step')$$, '25006', NULL, 'nor once');
 SELECT throws_ok(format('SELECT idem.complete_action(%L, %L)', :'id', :'claim'), '25006', NULL, 'nor complete');
 COMMIT;
+
+-- a row that its own transaction has locked, and changed in a savepoint that is gone
+SELECT action_id AS saved_id, claim_id AS saved_claim FROM idem.claim_action('saved', 'step') \gset
+SET statement_timeout = '20 s';
+BEGIN;
+SELECT accepted FROM idem.fail_action(:'saved_id', gen_random_uuid(), 'late', 'none') \g /dev/null
+SAVEPOINT s;
+SELECT accepted FROM idem.complete_action(:'saved_id', :'saved_claim', 'ref-1') \g /dev/null
+ROLLBACK TO s;
+SELECT is((accepted, state)::text, '(t,completed)', 'completed again after a savepoint') FROM idem.complete_action(:'saved_id', :'saved_claim', 'ref-2');
+COMMIT;
+RESET statement_timeout;
+SELECT is(external_ref, 'ref-2', 'by what was committed') FROM idem.find_action('saved', 'step');
 
 -- what holds is known at once in a session that calls itself a replica, too
 SET session_replication_role = replica;

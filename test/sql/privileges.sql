@@ -14,7 +14,7 @@ SELECT idem.grant_access('regress_idem_analyst', 'analyst');
 SELECT idem.grant_access('regress_idem_admin', 'admin');
 
 SELECT idem.define_rule('privileges', 'event', 'the team') <> '' AS defined;
-SELECT action_id AS id, claim_id AS claim FROM idem.claim_action('1', 'privileges', '{"card": "4111"}', '"Dear customer"', worker => 'w', source => 'q', event_id => 'e') \gset
+SELECT action_id AS id, claim_id AS claim FROM idem.claim_action('1', 'privileges', '{"card": "4111 1111"}', '"Dear customer"', worker => 'w', source => 'q', event_id => 'e') \gset
 SELECT state FROM idem.complete_action(:'id', :'claim', 'ref', '{"text": "sent"}');
 
 --
@@ -152,7 +152,7 @@ RESET SESSION AUTHORIZATION;
 -- no view shows what is in params, draft or result
 SELECT count(*) AS leaks FROM (
 	SELECT a::text AS line FROM idem.actions a UNION ALL SELECT h::text FROM idem.history h) AS s
-WHERE line ~ '4111|Dear customer|"sent"';
+WHERE line ~ '4111 1111|Dear customer|"sent"';
 
 --
 -- An admin: rules and access as well

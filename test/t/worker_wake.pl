@@ -90,6 +90,31 @@ foreach my $time ('before', 'after')
 }
 $session->quit;
 
+# --- a ledger used before it is committed -----------------------------------
+
+$node->safe_psql('postgres', 'CREATE DATABASE early');
+$session = $node->session(dbname => 'early');
+$session->query_safe(q{
+	BEGIN;
+	CREATE EXTENSION idem_action;
+	SELECT idem.define_rule('mail', 'order', 'support') IS NULL;
+	SELECT granted FROM idem.claim_action('early', 'mail', lease => '1 h', in_transaction => true)});
+# a worker that looks now sees no ledger
+$node->safe_psql('postgres', q{SELECT idem.claim_action('look', 'mail', lease => '1 ms')});
+becomes('look', "state = 'needs_attention'");
+$session->query_safe('COMMIT');
+$session->query_safe(q{SELECT granted FROM idem.claim_action('later', 'mail', lease => '1 ms')});
+ok($node->poll_query_until('early', q{SELECT state = 'needs_attention' FROM idem.actions WHERE key = 'later'}),
+	'early: served from its commit on');
+$session->quit;
+
+# --- naptime is made shorter ------------------------------------------------
+
+$node->append_conf('postgresql.conf', 'idem_action.naptime = 2');
+$last = $node->safe_psql('early', $passes);
+$node->reload;
+ok($node->poll_query_until('early', "SELECT last_pass > '$last' FROM idem.worker_state()"), 'a shorter naptime holds at once');
+
 # --- a database that lets no worker in --------------------------------------
 
 $node->safe_psql('postgres', 'CREATE DATABASE closed');
