@@ -73,7 +73,7 @@
 #include "utils/wait_event.h"
 
 #define SESSION_WORK USECS_PER_SEC	/* of one worker */
-#define BATCH 1000
+#define BATCH 50				/* small: others' commits wait for its flush */
 #define REST_FACTOR 20			/* rest at least so many times the pass */
 #define LEAST_REST USECS_PER_SEC
 #define UNUSED_FACTOR 10		/* naptimes between looks at an unused

@@ -158,7 +158,7 @@ sub retention_by
 
 retention_by('run_maintenance', sub {
 	my (undef, undef, $stderr) =
-	  $node->psql('postgres', 'SET statement_timeout = ' . CALL * 1000 . '; CALL idem.run_maintenance()');
+	  $node->psql('postgres', 'SET statement_timeout = ' . CALL * 1000 . '; CALL idem.run_maintenance(100)');
 	push @failed, $stderr if $stderr ne '' && $stderr !~ /canceling statement due to statement timeout/;
 });
 
