@@ -11,6 +11,10 @@
  * an action (history, counted repeats) goes in the same transaction as its row:
  * a crash leaves an action whole or gone.
  *
+ * What a pass removes commits without waiting for the disk: a crash may take it
+ * back, and it is done again.  Where an end of a lease was judged, the commit waits
+ * like that of every decision.
+ *
  * Nothing here knows of processes.  CALL run_maintenance() does by hand what a
  * background worker does, and a site without one can schedule it.
  *
@@ -40,7 +44,9 @@
 #include "settings.h"
 #include "transition.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/snapmgr.h"
+#include "utils/wait_event.h"
 
 #define BLOCKS_PER_BATCH 4096	/* walked over at most, whether due or not */
 #define DEFAULT_BATCH 1000
@@ -69,6 +75,7 @@ sweep(IdemLedger *ledger, const IdemAction *row)
 	if (!v.changes || idem_ledger_update(ledger, row, &v.after, false) != IDEM_WRITTEN)
 		return false;
 	idem_append_lines(row, &r, &v);
+	ForceSyncCommit();
 	return true;
 }
 
@@ -98,6 +105,23 @@ forget(IdemLedger *ledger, const IdemAction *row)
 	idem_ledger_forget_past(&row->action_id);
 	idem_repeats_forget(&row->action_id);
 	return true;
+}
+
+/*
+ * A change costs what VACUUM reckons for a page it has to read, and the pass
+ * rests as VACUUM would, by vacuum_cost_delay and vacuum_cost_limit.  It does so
+ * before a change: a batch of no more than the limit pays for holds nothing then.
+ */
+static void
+rest(IdemPass *pass)
+{
+	if (VacuumCostDelay > 0 && pass->cost >= VacuumCostLimit)
+	{
+		pgstat_report_wait_start(WAIT_EVENT_VACUUM_DELAY);
+		pg_usleep(VacuumCostDelay * 1000);
+		pgstat_report_wait_end();
+		pass->cost = 0;
+	}
 }
 
 /*
@@ -133,6 +157,8 @@ idem_maintenance_batch(IdemPass *pass, int batch)
 	{
 		bool		done;
 
+		rest(pass);
+
 		/* an open double success is for a person to see first */
 		if (row.finished_at != IDEM_NEVER && idem_double_open(&row))
 			done = false;
@@ -152,6 +178,7 @@ idem_maintenance_batch(IdemPass *pass, int batch)
 			pass->purged += done;
 		}
 		changed += done;
+		pass->cost += done * VacuumCostPageMiss;
 		MemoryContextReset(row_context);
 	}
 	MemoryContextSwitchTo(outer);
@@ -203,6 +230,17 @@ anywhere(void)
 }
 
 /*
+ * Until the end of the transaction.  The flush of a batch would stand in the way
+ * of claims, which do wait for the disk.
+ */
+static void
+commit_lazily(void)
+{
+	(void) set_config_option("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_LOCAL, true, 0, false);
+}
+
+/*
  * CALL run_maintenance: one pass, committed batch by batch.  It begins anywhere
  * and comes round to there, so that calls which are cut off each time, by
  * max_batches or by a timeout, still get everywhere.
@@ -227,6 +265,7 @@ idem_run_maintenance(PG_FUNCTION_ARGS)
 	begun_at = pass.block = anywhere();
 	do
 	{
+		commit_lazily();
 		more = idem_maintenance_batch(&pass, batch);
 		SPI_commit();
 		if (!more && begun_at > 0)
@@ -239,6 +278,7 @@ idem_run_maintenance(PG_FUNCTION_ARGS)
 	} while (more && --left > 0);
 	do
 	{
+		commit_lazily();
 		more = idem_repeats_write();
 		SPI_commit();
 	} while (more);

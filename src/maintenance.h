@@ -28,6 +28,7 @@ typedef struct IdemPass
 	TimestampTz upcoming;		/* what is due next of what was walked past,
 								 * or 0 */
 	int64		walked;			/* microseconds of batches with little to do */
+	int			cost;			/* of changes since the last rest */
 	int64		judged;
 	int64		purged;
 	int64		forgotten;

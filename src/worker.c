@@ -73,7 +73,7 @@
 #include "utils/wait_event.h"
 
 #define SESSION_WORK USECS_PER_SEC	/* of one worker */
-#define BATCH 50				/* small: others' commits wait for its flush */
+#define BATCH 100				/* what a rest pays for, see maintenance.c */
 #define REST_FACTOR 20			/* rest at least so many times the pass */
 #define LEAST_REST USECS_PER_SEC
 #define UNUSED_FACTOR 10		/* naptimes between looks at an unused
@@ -556,6 +556,16 @@ override(const char *name, const char *value)
 	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
 }
 
+/* what autovacuum has of its own, or else shares with VACUUM */
+static void
+as_autovacuum(const char *name, const char *of_autovacuum)
+{
+	const char *value = GetConfigOption(of_autovacuum, false, false);
+
+	if (value[0] != '-')
+		override(name, value);
+}
+
 /*
  * What a database has to say to everyone who connects, as about the version of
  * its collation, its own users are told; it is not for the log at each pass.
@@ -571,6 +581,9 @@ connect_to(Oid dbid)
 	override("log_min_messages", "error");
 	BackgroundWorkerInitializeConnectionByOid(dbid, InvalidOid, 0);
 	override("log_min_messages", level);
+	override("synchronous_commit", "off");
+	as_autovacuum("vacuum_cost_delay", "autovacuum_vacuum_cost_delay");
+	as_autovacuum("vacuum_cost_limit", "autovacuum_vacuum_cost_limit");
 	override("default_transaction_isolation", "read committed");
 	override("default_transaction_read_only", "off");
 }

@@ -50,6 +50,18 @@ CREATE TABLE raw (
 CREATE INDEX ON raw (lease_until) WHERE state = 'in_progress';
 CREATE INDEX ON raw (forget_after);
 
+-- the statement for ranges of about 10 000 rows, each committed
+CREATE PROCEDURE raw_by_blocks(change text) LANGUAGE plpgsql AS $$
+DECLARE
+	blocks bigint := pg_relation_size('raw') / current_setting('block_size')::int;
+	step   bigint := (SELECT greatest(1, 10000 * blocks / reltuples) FROM pg_class WHERE oid = 'raw'::regclass);
+BEGIN
+	FOR block IN 0 .. blocks BY step LOOP
+		EXECUTE change USING format('(%s,0)', block)::tid, format('(%s,0)', block + step)::tid;
+		COMMIT;
+	END LOOP;
+END $$;
+
 -- section: claim
 INSERT INTO raw (action_id, scope, intent, key, state, claim_id,
 	first_claimed_at, claimed_at, lease_until, params, params_digest)
@@ -148,35 +160,9 @@ SELECT left(encode(sha256(convert_to('/bench/' || key, 'UTF8')), 'hex'), 32)::uu
 FROM (SELECT 'order-' || (:n::bigint + i) || '-task' FROM generate_series(1, :rows::int) AS i) AS new (key)
 
 -- section: forget
-DO $$
-DECLARE
-	blocks bigint := pg_relation_size('raw') / current_setting('block_size')::int;
-	step   bigint := (SELECT greatest(1, 10000 * blocks / reltuples) FROM pg_class WHERE oid = 'raw'::regclass);
-	low    tid;
-	high   tid;
-BEGIN
-	FOR block IN 0 .. blocks BY step LOOP
-		low := format('(%s,0)', block);
-		high := format('(%s,0)', block + step);
-		DELETE FROM raw WHERE ctid >= low AND ctid < high AND forget_after <= now();
-		COMMIT;
-	END LOOP;
-END $$
+CALL raw_by_blocks('DELETE FROM raw WHERE ctid >= $1 AND ctid < $2 AND forget_after <= now()')
 
 -- section: purge
-DO $$
-DECLARE
-	blocks bigint := pg_relation_size('raw') / current_setting('block_size')::int;
-	step   bigint := (SELECT greatest(1, 10000 * blocks / reltuples) FROM pg_class WHERE oid = 'raw'::regclass);
-	low    tid;
-	high   tid;
-BEGIN
-	FOR block IN 0 .. blocks BY step LOOP
-		low := format('(%s,0)', block);
-		high := format('(%s,0)', block + step);
-		UPDATE raw SET params = NULL, draft = NULL, result = NULL, error = NULL
-		WHERE ctid >= low AND ctid < high AND purge_after <= now()
-			AND (params IS NOT NULL OR draft IS NOT NULL OR result IS NOT NULL OR error IS NOT NULL);
-		COMMIT;
-	END LOOP;
-END $$
+CALL raw_by_blocks('UPDATE raw SET params = NULL, draft = NULL, result = NULL, error = NULL
+	WHERE ctid >= $1 AND ctid < $2 AND purge_after <= now()
+		AND (params IS NOT NULL OR draft IS NOT NULL OR result IS NOT NULL OR error IS NOT NULL)')

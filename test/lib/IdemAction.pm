@@ -140,6 +140,40 @@ sub rule
 		%arg);
 }
 
+# SQL that adds finished actions of intent "aged", PREFIX-1 and so on, whose
+# retention was over a day ago.  Conditions on the number i, contents and key,
+# tell which are kept for another day.
+sub aged
+{
+	my ($rows, $prefix, %keeps) = @_;
+	my ($contents, $key) = map { $_ // 'false' } @keeps{qw(contents key)};
+
+	return qq{
+		INSERT INTO idem.idem_actions (action_id, created_at, revision, generation, attempt, lost, failures,
+			priority, uncertain, uncertain_before, marked, begun, verifying, approved, cancel_requested, purged,
+			first_claimed_at, claimed_at, claim_id, ended_by, finished_at, purge_after, forget_after,
+			state, scope, intent, key, params, result)
+		SELECT idem.action_id('$prefix-' || i, 'aged'), t, 2, 1, 1, 0, 0,
+			0, false, false, false, false, false, false, false, false,
+			t, t, gen_random_uuid(), 'succeeded', t,
+			CASE WHEN $contents THEN now() + '1 day' ELSE t END, CASE WHEN $key THEN now() + '1 day' ELSE t END,
+			'completed', '', 'aged', '$prefix-' || i, '{"to": "a"}', '{"ok": true}'
+		FROM generate_series(1, $rows) i, (SELECT now() - interval '1 day') AS s (t);
+	};
+}
+
+# SQL that adds so many lines of history with contents to every $each-th of them
+sub aged_past
+{
+	my ($rows, $prefix, $each, $lines) = @_;
+
+	return qq{
+		INSERT INTO idem.idem_events (at, action_id, generation, attempt, intent, event, role, content)
+		SELECT now(), idem.action_id('$prefix-' || i, 'aged'), 1, 1, 'aged', 'failed', 'somebody', '{"draft": 1}'
+		FROM generate_series($each, $rows, $each) i, generate_series(1, $lines);
+	};
+}
+
 # The SQLSTATE with which a statement fails; '' where it does not.
 sub sqlstate
 {

@@ -121,8 +121,7 @@ SELECT is(result, NULL, 'keep_content 0: gone with the next pass'), ok(forget_af
 -- --- the key goes ----------------------------------------------------------------
 
 CREATE TABLE e AS SELECT * FROM idem.claim_action('told', 'again', '{"to": "a"}', lease => '1 ms');
-SELECT pg_sleep(0.01);
-CREATE TABLE e2 AS SELECT * FROM idem.claim_action('told', 'again', '{"to": "a"}');
+CREATE TABLE e2 AS SELECT * FROM idem.claim_action('told', 'again', '{"to": "a"}', wait => '10 s');
 SELECT is(attempt, 2, 'a second attempt') FROM e2;
 SELECT ok(accepted, 'completed') FROM e2, LATERAL idem.complete_action(e2.action_id, e2.claim_id, 'r');
 SELECT is(outcome, 'completed', 'a repeat') FROM idem.claim_action('told', 'again', '{"to": "a"}', source => 'bus', event_id => 'evt-r');
@@ -199,7 +198,7 @@ SELECT throws_ok('CALL idem.run_maintenance()', '25001', NULL, 'nor in one that 
 ROLLBACK;
 -- so many batches of so many, and no more
 CREATE TABLE b AS SELECT c.* FROM generate_series(1, 7) i, LATERAL idem.claim_action('batch-' || i, 'mail', lease => '1 ms') c;
-SELECT pg_sleep(0.01);
+DO $$ BEGIN LOOP EXIT WHEN clock_timestamp() > (SELECT max(lease_until) FROM b JOIN idem.idem_actions USING (action_id)); END LOOP; END $$;
 CALL idem.run_maintenance(2, 1);
 SELECT is(count(*), 5::bigint, 'one batch of two') FROM idem.idem_actions WHERE key LIKE 'batch-%' AND state = 'in_progress';
 CALL idem.run_maintenance(1, 2);

@@ -23,8 +23,7 @@ SELECT idem.rerun_action(idem.action_id('order-991/payment-1', 'charge-order'), 
 SELECT idem.define_rule('charge-order', 'x', 'x', on_uncertain => 'retry', provider_window => '2 seconds',
     lease => '1 second', retry_delay => '0') IS NOT NULL AS defined;
 SELECT * FROM idem.claim_action('order-994/payment-1', 'charge-order') \gset
-SELECT pg_sleep(1.1);
-SELECT granted, outcome, reason FROM idem.claim_action('order-994/payment-1', 'charge-order');
+SELECT granted, outcome, reason FROM idem.claim_action('order-994/payment-1', 'charge-order', wait => '10 s');
 
 -- retry without a window is refused: it would be a blind one
 SELECT idem.define_rule('charge-order', 'x', 'x', on_uncertain => 'retry');

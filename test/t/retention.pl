@@ -35,21 +35,10 @@ $node->safe_psql('postgres', 'CREATE EXTENSION amcheck');
 sub fill
 {
 	my ($rows, $prefix) = @_;
-	$node->safe_psql(
-		'postgres', qq{
-		BEGIN;
-		INSERT INTO idem.idem_actions (action_id, created_at, revision, generation, attempt, lost, failures,
-			priority, uncertain, uncertain_before, marked, begun, verifying, approved, cancel_requested, purged,
-			first_claimed_at, claimed_at, claim_id, ended_by, finished_at, purge_after, forget_after, state, scope, intent, key, params, result)
-		SELECT idem.action_id('$prefix-' || i, 'aged'), t, 2, 1, 1, 0, 0,
-			0, false, false, false, false, false, false, false, false,
-			t, t, gen_random_uuid(), 'succeeded', t,
-			CASE i % 3 WHEN 2 THEN now() + '1 day' ELSE t END, CASE i % 3 WHEN 0 THEN t ELSE now() + '1 day' END,
-			'completed', '', 'aged', '$prefix-' || i, '{"to": "a"}', '{"ok": true}'
-		FROM generate_series(1, $rows) i, (SELECT now() - interval '1 day') AS s (t);
-		INSERT INTO idem.idem_events (at, action_id, generation, attempt, intent, event, role, content)
-		SELECT now(), idem.action_id('$prefix-' || i, 'aged'), 1, 1, 'aged', 'failed', 'somebody', '{"draft": 1}'
-		FROM generate_series(2, $rows, 2) i, generate_series(1, 2);
+	$node->safe_psql('postgres', 'BEGIN;'
+		  . IdemAction::aged($rows, $prefix, contents => 'i % 3 = 2', key => 'i % 3 > 0')
+		  . IdemAction::aged_past($rows, $prefix, 2, 2)
+		  . qq{
 		INSERT INTO idem.idem_repeats (day, intent, action_id, outcome, n, first_at, last_at)
 		SELECT current_date, 'aged', idem.action_id('$prefix-' || i, 'aged'), 'completed', 1, now(), now()
 		FROM generate_series(2, $rows, 2) i;
@@ -109,6 +98,19 @@ ok($monotonic, 'cancelled: never more is left than before');
 is($forget + $purge, 0, "cancelled: finished after $calls calls");
 cmp_ok($calls, '>', 1, 'cancelled: more than one was needed');
 is_whole('cancelled');
+
+# --- rests as VACUUM does ---------------------------------------------------
+
+fill(6000, 'paced');
+my $paced = $node->session;
+$node->send($paced, "SET vacuum_cost_delay = '100ms'; CALL idem.run_maintenance()");
+ok( $node->poll_query_until('postgres', "SELECT wait_event = 'VacuumDelay' FROM pg_stat_activity WHERE pid = $paced->{backend}"),
+	'run_maintenance rests by vacuum_cost_delay');
+$node->safe_psql('postgres', "SELECT pg_cancel_backend($paced->{backend})");
+$paced->query('SELECT 1');
+$paced->quit;
+is_whole('cancelled at rest');
+$node->safe_psql('postgres', 'CALL idem.run_maintenance()');
 
 # --- the worker is killed between its batches -------------------------------
 

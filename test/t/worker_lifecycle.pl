@@ -31,24 +31,6 @@ my $node = IdemAction->node(
 	max_wal_size = 4GB
 });
 
-# Finished actions past everything, with a line of history each
-sub fill
-{
-	my ($database, $rows, $prefix) = @_;
-	$prefix //= 'old';
-	$node->safe_psql(
-		$database, qq{
-		SET synchronous_commit = off;
-		INSERT INTO idem.idem_actions (action_id, created_at, revision, generation, attempt, lost, failures,
-			priority, uncertain, uncertain_before, marked, begun, verifying, approved, cancel_requested, purged,
-			first_claimed_at, claimed_at, claim_id, ended_by, finished_at, purge_after, forget_after, state, scope, intent, key)
-		SELECT idem.action_id('$prefix-' || i, 'aged'), t, 2, 1, 1, 0, 0,
-			0, false, false, false, false, false, false, false, false,
-			t, t, gen_random_uuid(), 'succeeded', t, t, t, 'completed', '', 'aged', '$prefix-' || i
-		FROM generate_series(1, $rows) i, (SELECT now() - interval '1 day') AS s (t)});
-	return;
-}
-
 my $worker = "backend_type = 'idem_action worker'";
 my $n_served = 0;
 
@@ -121,7 +103,7 @@ foreach my $template ([ 'filled', 60_000 ], [ 'large', ROWS ])
 	my ($database, $rows) = @$template;
 	$node->safe_psql('postgres', "CREATE DATABASE $database IS_TEMPLATE true");
 	$node->safe_psql($database, 'CREATE EXTENSION idem_action');
-	fill($database, $rows);
+	$node->safe_psql($database, 'SET synchronous_commit = off;' . IdemAction::aged($rows, 'old'));
 	$node->safe_psql($database, 'VACUUM (FREEZE) idem.idem_actions');
 }
 
@@ -233,32 +215,27 @@ foreach my $mode (qw(fast smart))
 	is_served($mode, "stop -m $mode");
 }
 
-# a standby that never answers: commits wait, SIGTERM must not
-$node->append_conf('postgresql.conf', "idem_action.worker = off");
-$node->reload;
+# a standby that never answers: what the worker does is done again where it is
+# lost, so it waits for none; nor does a shutdown
 busy('busy', 'large');
-$node->append_conf('postgresql.conf', "idem_action.worker = on\nsynchronous_standby_names = 'missing'");
+$node->append_conf('postgresql.conf', "synchronous_standby_names = 'missing'");
 $node->reload;
-$node->poll_query_until('postgres',
-	"SELECT count(*) > 0 FROM pg_stat_activity WHERE $worker AND wait_event = 'SyncRep'") or die 'worker does not wait';
+{
+	local $ENV{PGOPTIONS} = '-c synchronous_commit=local';	# of the test's own sessions
+	is_served('busy', 'an unreachable synchronous standby');
+	busy('unheard', 'large');
+	wait_for_worker('unheard');
+}
 takes_at_most(5, 'stop -m fast with an unreachable synchronous standby', sub { $node->stop('fast') });
 $node->append_conf('postgresql.conf', "synchronous_standby_names = ''");
 
 # --- no slot is free --------------------------------------------------------
 
-# A round as the server counts it: the launcher reads its settings anew in each.
-sub let_pass
-{
-	my ($seconds) = @_;
-	$node->safe_psql('template1', "SELECT pg_sleep($seconds)");	# time itself is what is tested
-	return;
-}
-
 $node->append_conf('postgresql.conf', "max_worker_processes = 2\n");	# logical replication has one
 $offset = -s $node->logfile;
 $node->start;
 $node->wait_for_log(qr/idem_action found no free background worker slot/, $offset);
-let_pass(3);
+$node->pass_time(3);
 my $said = () = substr(slurp_file($node->logfile), $offset) =~ /found no free background worker slot/g;
 is($said, 1, 'no free slot: said once in several rounds');
 
@@ -282,13 +259,25 @@ is_served('Busy', 'names are taken as they are');
 $node->append_conf('postgresql.conf', "idem_action.databases = ''\nidem_action.worker = off\n");
 $node->reload;
 $node->safe_psql('busy', "SELECT idem.claim_action('off', 'probe', lease => '1 ms')");
-let_pass(2.5);
+$node->pass_time(2.5);
 is($node->safe_psql('busy', "SELECT state FROM idem.actions WHERE key = 'off'"), 'in_progress', 'worker = off: nothing happens');
 $node->safe_psql('busy', 'CALL idem.run_maintenance()');
 is($node->safe_psql('busy', "SELECT state FROM idem.actions WHERE key = 'off'"), 'needs_attention', 'by hand it does');
 $node->append_conf('postgresql.conf', "idem_action.worker = on\n");
 $node->reload;
 is_served('postgres', 'worker = on again');
+
+# --- its pace ---------------------------------------------------------------
+
+busy('paced');
+$node->append_conf('postgresql.conf', "autovacuum_vacuum_cost_delay = '100ms'");
+$node->reload;
+ok( $node->poll_query_until('postgres',
+		"SELECT count(*) > 0 FROM pg_stat_activity WHERE $worker AND datname = 'paced' AND wait_event = 'VacuumDelay'"),
+	'the worker rests as autovacuum is told to');
+$node->append_conf('postgresql.conf', "autovacuum_vacuum_cost_delay = 0");
+$node->reload;
+is_served('paced', 'and does not rest without');
 
 # --- an idle server ---------------------------------------------------------
 
