@@ -32,7 +32,6 @@
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_type.h"
 #include "detail.h"
-#include "errors.h"
 #include "executor/spi.h"
 #include "idem_action.h"
 #include "ledger.h"
@@ -129,6 +128,7 @@ idem_run(const char *sql, int nargs, Oid *types, Datum *values, const char *null
 										  false, true, 0);
 
 	UnregisterSnapshot(latest);
+	SPI_freeplan(plan);
 	if (rc != expected)
 		elog(ERROR, "SPI_execute_snapshot returned %s", SPI_result_code_string(rc));
 }

@@ -25,7 +25,6 @@
 #include "miscadmin.h"
 #include "storage/condition_variable.h"
 #include "storage/latch.h"
-#include "storage/proc.h"
 #include "utils/wait_event.h"
 
 #define BELLS 256				/* a power of two */

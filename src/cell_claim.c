@@ -35,7 +35,7 @@ static void
 claim_by_judgement(IdemVerdict *v, const IdemRequest *r, IdemJudgement judgement)
 {
 	/* an approval may be asked for since the action was handed out */
-	if (r->call == IDEM_CALL_SWEEP || idem_lacks_approval(&v->after, r))
+	if (r->call == IDEM_CALL_SWEEP || idem_lacks_approval(&v->after, r->rule))
 	{
 		idem_tell_state(v, r);
 		return;

@@ -216,7 +216,9 @@ idem_resolve_completed(IdemVerdict *v, const IdemRequest *r)
 	else if (idem_double_open(a))
 	{
 		a->reason = NULL;
-		tell_completion(v, r);
+		if (r->result != NULL ||
+			(r->external_ref != NULL && !idem_text_equal(a->external_ref, r->external_ref)))
+			tell_completion(v, r);
 		idem_keep_success(v, r);
 		decided(v, r, "resolved");
 	}

@@ -264,7 +264,7 @@ idem_searched(IdemVerdict *v, const IdemRequest *r)
 			idem_end_claim(a, "searched");
 			idem_to_final(a, IDEM_CANCELLED, r);
 		}
-		else if (r->paused || idem_lacks_approval(a, r))
+		else if (r->paused || idem_lacks_approval(a, r->rule))
 		{
 			idem_end_claim(a, "searched");
 			idem_to_pending(a, r->now);
@@ -280,7 +280,7 @@ idem_searched(IdemVerdict *v, const IdemRequest *r)
 	idem_record_report(v, r);
 	if (a->state == IDEM_IN_PROGRESS)
 		v->outcome = IDEM_CLAIMED;
-	else if (a->state == IDEM_PENDING && !idem_lacks_approval(a, r))
+	else if (a->state == IDEM_PENDING && !idem_lacks_approval(a, r->rule))
 		v->outcome = IDEM_PAUSED;
 	else
 		v->outcome = idem_outcome_of(a, r->rule);

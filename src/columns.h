@@ -67,7 +67,7 @@ enum
 	ACTION_NCOLS
 };
 
-#define ACTION_NCHECKS 15		/* constraints, see idem_violated_by */
+#define ACTION_NCHECKS 15		/* constraints, see violated_by in ledger.c */
 
 struct IdemLedger
 {

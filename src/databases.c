@@ -282,7 +282,7 @@ idem_database_put(const IdemDatabase *database, Oid ledger)
 		*slot = *database;
 		slot->due = due;
 		slot->ledger = ledger;
-		if (noted != database->ledger)
+		if (noted != database->ledger && noted != ledger)
 		{
 			slot->ledger = noted;
 			slot->next_pass = 0;

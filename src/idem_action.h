@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * idem_action.h
- *	  What the modules share: an action as a C struct, the names of states
- *	  and outcomes, and the prototypes, grouped by file.
+ *	  What the modules share: an action as a C struct, and the names of states
+ *	  and outcomes.
  *
  * Direction of knowledge: claim, attempt -> state -> rule; claim, attempt ->
  * ledger -> tables.  key, canon, digest, guc and arg know nobody.

@@ -78,9 +78,7 @@
 #include "access/xact.h"
 #include "bells.h"
 #include "columns.h"
-#include "commands/sequence.h"
 #include "databases.h"
-#include "errors.h"
 #include "executor/tuptable.h"
 #include "key.h"
 #include "miscadmin.h"
@@ -93,11 +91,8 @@
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/inval.h"
-#include "utils/lsyscache.h"
-#include "utils/memutils.h"
 #include "utils/resowner.h"
 #include "utils/snapmgr.h"
-#include "utils/syscache.h"
 #include "utils/typcache.h"
 
 static const char *const state_names[] = {
@@ -206,13 +201,58 @@ idem_action_from_slot(TupleTableSlot *slot, IdemAction *action)
 }
 
 /*
+ * The CHECK constraints of idem_actions, by the same names in the same order:
+ * rows written from here do not pass the executor.  NULL where all hold.
+ */
+static const char *
+violated_by(const IdemAction *a)
+{
+	bool		held = !idem_uuid_is_null(&a->claim_id);
+	bool		in_progress = a->state == IDEM_IN_PROGRESS;
+	bool		final = IDEM_STATE_IS_FINAL(a->state);
+	bool		finished = a->finished_at != IDEM_NEVER;
+
+	if (a->revision < 1 || a->generation < 1 || a->attempt < 0 || a->lost < 0 || a->failures < 0)
+		return "counters_in_range";
+	if (a->key == NULL && a->secret_id == NULL)
+		return "key_or_secret";
+	if (in_progress && (!held || a->claimed_at == IDEM_NEVER || a->ended_by != NULL))
+		return "in_progress_is_held";
+	if ((a->lease_until != IDEM_NEVER) != in_progress)
+		return "lease_while_in_progress";
+	if (a->lease_until != IDEM_NEVER && TIMESTAMP_NOT_FINITE(a->lease_until))
+		return "lease_is_finite";
+	if (a->due_at == IDEM_NEVER ? a->state == IDEM_PENDING :
+		a->state != IDEM_PENDING && !in_progress)
+		return "due_while_open";
+	if (finished != final)
+		return "finished_when_final";
+	if ((a->forget_after != IDEM_NEVER) != finished ||
+		(a->purge_after != IDEM_NEVER && !finished))
+		return "retention_when_final";
+	if (finished && a->uncertain)
+		return "final_is_certain";
+	if (a->state == IDEM_NEEDS_ATTENTION && a->reason == NULL)
+		return "attention_has_reason";
+	if (a->verifying && !in_progress)
+		return "verifying_in_progress";
+	if (held != (a->claimed_at != IDEM_NEVER) ||
+		held != (a->first_claimed_at != IDEM_NEVER) ||
+		held != (a->attempt != 0))
+		return "claim_is_whole";
+	if (a->ended_by != NULL && !held)
+		return "ended_claim_exists";
+	return NULL;
+}
+
+/*
  * The only place that makes a row of idem_actions.  The struct has to live as
  * long as the values.
  */
 static void
 values_from_action(const IdemAction *a, Datum *v, bool *n)
 {
-	const char *violated = idem_violated_by(a);
+	const char *violated = violated_by(a);
 
 	if (violated != NULL)
 		elog(ERROR, "refused to write an action that violates \"%s\"", violated);
@@ -262,51 +302,6 @@ values_from_action(const IdemAction *a, Datum *v, bool *n)
 	idem_put_pointer(v, n, COL_ERROR, a->error);
 }
 
-/*
- * The CHECK constraints of idem_actions, by the same names in the same order:
- * rows written from here do not pass the executor.  NULL where all hold.
- */
-const char *
-idem_violated_by(const IdemAction *a)
-{
-	bool		held = !idem_uuid_is_null(&a->claim_id);
-	bool		in_progress = a->state == IDEM_IN_PROGRESS;
-	bool		final = IDEM_STATE_IS_FINAL(a->state);
-	bool		finished = a->finished_at != IDEM_NEVER;
-
-	if (a->revision < 1 || a->generation < 1 || a->attempt < 0 || a->lost < 0 || a->failures < 0)
-		return "counters_in_range";
-	if (a->key == NULL && a->secret_id == NULL)
-		return "key_or_secret";
-	if (in_progress && (!held || a->claimed_at == IDEM_NEVER || a->ended_by != NULL))
-		return "in_progress_is_held";
-	if ((a->lease_until != IDEM_NEVER) != in_progress)
-		return "lease_while_in_progress";
-	if (a->lease_until != IDEM_NEVER && TIMESTAMP_NOT_FINITE(a->lease_until))
-		return "lease_is_finite";
-	if (a->due_at == IDEM_NEVER ? a->state == IDEM_PENDING :
-		a->state != IDEM_PENDING && !in_progress)
-		return "due_while_open";
-	if (finished != final)
-		return "finished_when_final";
-	if ((a->forget_after != IDEM_NEVER) != finished ||
-		(a->purge_after != IDEM_NEVER && !finished))
-		return "retention_when_final";
-	if (finished && a->uncertain)
-		return "final_is_certain";
-	if (a->state == IDEM_NEEDS_ATTENTION && a->reason == NULL)
-		return "attention_has_reason";
-	if (a->verifying && !in_progress)
-		return "verifying_in_progress";
-	if (held != (a->claimed_at != IDEM_NEVER) ||
-		held != (a->first_claimed_at != IDEM_NEVER) ||
-		held != (a->attempt != 0))
-		return "claim_is_whole";
-	if (a->ended_by != NULL && !held)
-		return "ended_claim_exists";
-	return NULL;
-}
-
 /* a value that would be read as an SQL NULL; never written from here */
 static bool
 has_stand_ins(const IdemAction *a, const bool *n)
@@ -346,7 +341,7 @@ idem_violated_invariant(PG_FUNCTION_ARGS)
 	tuple.t_data = row;
 	heap_deform_tuple(&tuple, desc, v, n);
 	action_from_values(v, n, &action);
-	violated = has_stand_ins(&action, n) ? "no_stand_ins" : idem_violated_by(&action);
+	violated = has_stand_ins(&action, n) ? "no_stand_ins" : violated_by(&action);
 	ReleaseTupleDesc(desc);
 	if (violated == NULL)
 		PG_RETURN_NULL();

@@ -77,6 +77,5 @@ extern void idem_ledger_forget_past(const pg_uuid_t *id);
 extern void idem_ledger_redact_past(const pg_uuid_t *id, bool texts);
 
 extern text *idem_state_name(IdemState state);
-extern const char *idem_violated_by(const IdemAction *action);
 
 #endif							/* IDEM_LEDGER_H */

@@ -42,7 +42,7 @@ typedef struct IdemWalk
 
 extern BlockNumber idem_ledger_blocks(IdemLedger *ledger);
 extern void idem_walk_start(IdemWalk *walk, IdemLedger *ledger, IdemWanted wanted,
-							BlockNumber *from, BlockNumber nblocks);
+							BlockNumber *at, BlockNumber nblocks);
 extern bool idem_walk_next(IdemWalk *walk, IdemAction *action);
 extern bool idem_walk_end(IdemWalk *walk);
 

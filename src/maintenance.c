@@ -12,8 +12,8 @@
  * a crash leaves an action whole or gone.
  *
  * What a pass removes commits without waiting for the disk: a crash may take it
- * back, and it is done again.  Where an end of a lease was judged, the commit waits
- * like that of every decision.
+ * back, and it is done again.  Where an end of a lease was judged, the commit
+ * waits for the disk of this server.
  *
  * Nothing here knows of processes.  CALL run_maintenance() does by hand what a
  * background worker does, and a site without one can schedule it.
@@ -36,14 +36,12 @@
 #include "common/pg_prng.h"
 #include "databases.h"
 #include "detail.h"
-#include "errors.h"
 #include "executor/spi.h"
 #include "ledger_scan.h"
 #include "miscadmin.h"
 #include "repeats.h"
 #include "settings.h"
 #include "transition.h"
-#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/snapmgr.h"
 #include "utils/wait_event.h"
@@ -115,12 +113,14 @@ forget(IdemLedger *ledger, const IdemAction *row)
 static void
 rest(IdemPass *pass)
 {
-	if (VacuumCostDelay > 0 && pass->cost >= VacuumCostLimit)
+	if (pass->cost < VacuumCostLimit)
+		return;
+	pass->cost = 0;
+	if (VacuumCostDelay > 0)
 	{
 		pgstat_report_wait_start(WAIT_EVENT_VACUUM_DELAY);
 		pg_usleep(VacuumCostDelay * 1000);
 		pgstat_report_wait_end();
-		pass->cost = 0;
 	}
 }
 

@@ -32,9 +32,9 @@ idem_draft_equal(Jsonb *a, Jsonb *b)
 
 /* unapproved actions are never handed out, not even to be searched for */
 bool
-idem_lacks_approval(const IdemAction *a, const IdemRequest *r)
+idem_lacks_approval(const IdemAction *a, const IdemRule *rule)
 {
-	return r->rule->requires_approval && !a->approved;
+	return rule->requires_approval && !a->approved;
 }
 
 /* two different successes are known, and no person has looked yet */

@@ -244,8 +244,8 @@ find_secret(const char *id)
  * A secret by its id, from the file as it is if the one read before lacks it.
  * Valid until the file is read again.
  */
-const IdemSecret *
-idem_secret_of(const char *id)
+static const IdemSecret *
+secret_of(const char *id)
 {
 	const IdemSecret *secret = file_read ? find_secret(id) : NULL;
 
@@ -322,7 +322,7 @@ idem_secrets_in_use(void)
 
 	/* all of them are read before a pointer to one is kept */
 	foreach(lc, settings->used_secrets)
-		(void) idem_secret_of(((IdemUsedSecret *) lfirst(lc))->id);
+		(void) secret_of(((IdemUsedSecret *) lfirst(lc))->id);
 	if (!all_as_used(settings))
 		read_file();
 	foreach(lc, settings->used_secrets)
@@ -377,7 +377,7 @@ idem_use_secret(PG_FUNCTION_ARGS)
 				 errmsg("id must not be null")));
 	id = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	read_file();
-	secret = idem_secret_of(id);
+	secret = secret_of(id);
 
 	values[0] = CStringGetTextDatum(id);
 	values[1] = CStringGetTextDatum(check_of(secret));

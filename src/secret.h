@@ -29,6 +29,5 @@ extern char *idem_secret_file;
 
 extern void idem_secret_file_changed(const char *newval, void *extra);
 extern List *idem_secrets_in_use(void);
-extern const IdemSecret *idem_secret_of(const char *id);
 
 #endif							/* IDEM_SECRET_H */

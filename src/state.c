@@ -252,7 +252,7 @@ situation_of(const IdemAction *a, const IdemRequest *r)
 	switch (a->state)
 	{
 		case IDEM_PENDING:
-			if (idem_lacks_approval(a, r))
+			if (idem_lacks_approval(a, r->rule))
 				return UNAPPROVED;
 			return a->due_at <= r->now ? PENDING_DUE : PENDING_LATER;
 		case IDEM_IN_PROGRESS:
@@ -318,8 +318,7 @@ idem_outcome_of(const IdemAction *a, const IdemRule *rule)
 	switch (a->state)
 	{
 		case IDEM_PENDING:
-			return rule->requires_approval && !a->approved ?
-				IDEM_AWAITING_APPROVAL : IDEM_OUT_PENDING;
+			return idem_lacks_approval(a, rule) ? IDEM_AWAITING_APPROVAL : IDEM_OUT_PENDING;
 		case IDEM_IN_PROGRESS:
 			return IDEM_OUT_IN_PROGRESS;
 		case IDEM_COMPLETED:
@@ -392,12 +391,10 @@ settled_by_past(IdemVerdict *v, const IdemRequest *r, Arrival arrival)
 	if (idem_answer_from_past(v, r))
 	{
 		/* a search that said "not there" before: while it holds, its grant */
-		if (r->call == IDEM_CALL_SEARCHED)
-		{
-			if (v->accepted && arrival == SEARCHED && !r->inconclusive &&
-				v->after.state == IDEM_IN_PROGRESS && v->after.lease_until > r->now)
-				v->outcome = IDEM_CLAIMED;
-		}
+		if (r->call == IDEM_CALL_SEARCHED && v->accepted && arrival == SEARCHED &&
+			!r->inconclusive && v->after.state == IDEM_IN_PROGRESS &&
+			v->after.lease_until > r->now)
+			v->outcome = IDEM_CLAIMED;
 		return true;
 	}
 	if (IDEM_IS_DECISION(r->call))

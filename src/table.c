@@ -20,7 +20,6 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/namespace.h"
-#include "errors.h"
 #include "idem_action.h"
 #include "nodes/makefuncs.h"
 #include "utils/lsyscache.h"

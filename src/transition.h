@@ -37,7 +37,7 @@ typedef enum IdemJudgement
 } IdemJudgement;
 
 /* move.c */
-extern bool idem_lacks_approval(const IdemAction *a, const IdemRequest *r);
+extern bool idem_lacks_approval(const IdemAction *a, const IdemRule *rule);
 extern bool idem_draft_equal(Jsonb *a, Jsonb *b);
 extern bool idem_double_open(const IdemAction *a);
 extern void idem_leave_state(IdemAction *a);

@@ -52,6 +52,7 @@
 #include "counters.h"
 #include "databases.h"
 #include "maintenance.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
@@ -62,10 +63,8 @@
 #include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
-#include "storage/proc.h"
 #include "table.h"
 #include "tcop/tcopprot.h"
-#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
@@ -123,8 +122,18 @@ idem_worker_init(void)
  */
 
 static void
-accept_signals(void)
+override(const char *name, const char *value)
 {
+	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+/* before connecting, which is a transaction too */
+static void
+set_up(void)
+{
+	/* of PostgreSQL 17 on: it would end a process of ours by FATAL */
+	if (GetConfigOption("transaction_timeout", true, false) != NULL)
+		override("transaction_timeout", "0");
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
@@ -206,6 +215,7 @@ list_databases(List **all)
 static bool
 is_locked(Oid dbid)
 {
+	MemoryContext context = CurrentMemoryContext;
 	LOCKTAG		tag;
 	bool		locked;
 
@@ -213,6 +223,7 @@ is_locked(Oid dbid)
 	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, dbid, 0);
 	locked = LockAcquire(&tag, RowExclusiveLock, false, true) == LOCKACQUIRE_NOT_AVAIL;
 	CommitTransactionCommand();
+	MemoryContextSwitchTo(context);
 	return locked;
 }
 
@@ -333,7 +344,7 @@ idem_launcher_main(Datum arg)
 {
 	MemoryContext round_context;
 
-	accept_signals();
+	set_up();
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 	idem_databases_launcher_started();
 	round_context = AllocSetContextCreate(TopMemoryContext, "idem_action round",
@@ -359,8 +370,9 @@ idem_launcher_main(Datum arg)
 			nap = go_round();
 			MemoryContextReset(round_context);
 		}
+		/* a wait for a worker may have eaten the latch of a reload */
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 nap, PG_WAIT_EXTENSION);
+						 ConfigReloadPending ? 0 : nap, PG_WAIT_EXTENSION);
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}
@@ -442,6 +454,8 @@ run_batch(IdemDatabase *database, IdemPass *pass, Oid *ledger, bool *more)
 	may = database->at_start || database->ledger == *ledger;
 	if (may)
 	{
+		if (strcmp(database->problem, UNUSED) == 0)
+			database->problem[0] = '\0';
 		say_timeline(database);
 		*more = idem_maintenance_batch(pass, BATCH);
 	}
@@ -449,8 +463,9 @@ run_batch(IdemDatabase *database, IdemPass *pass, Oid *ledger, bool *more)
 	return may;
 }
 
+/* some at least, and no more of them than fit in the session */
 static void
-write_repeats(void)
+write_repeats(TimestampTz until)
 {
 	IdemOwner	self;
 	bool		more = true;
@@ -459,39 +474,43 @@ write_repeats(void)
 	{
 		more = idem_repeats_write();
 		commit(&self);
+		more &= GetCurrentTimestamp() < until;
 	}
 }
 
 /*
  * A session's share of the pass; the database's slot says when to come again.
- * Returns the ledger that was worked in.
+ * Tells the ledger that it works in.  Where an error ends it, what the committed
+ * batches have found out stands in the slot.
  */
-static Oid
-work(IdemDatabase *database, IdemPass *pass)
+static void
+work(IdemDatabase *database, IdemPass *pass, Oid *ledger)
 {
-	TimestampTz started = GetCurrentTimestamp();
-	TimestampTz now = started;
-	Oid			ledger = database->ledger;
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz until = now + SESSION_WORK;
 	bool		more = true;
+	bool		all_is_well;
 
-	while (more && now < started + SESSION_WORK)
+	while (more && now < until)
 	{
-		if (!run_batch(database, pass, &ledger, &more))
+		if (!run_batch(database, pass, ledger, &more))
 		{
 			database->at_start = false;
 			database->block = 0;
 			database->rest_until = now + LEAST_REST;
 			database->next_pass = naptimes_from_now(UNUSED_FACTOR);
-			snprintf(database->problem, IDEM_MAX_PROBLEM, "%s", OidIsValid(ledger) ? UNUSED : "");
-			return database->ledger;
+			strlcpy(database->problem, OidIsValid(*ledger) ? UNUSED : "", IDEM_MAX_PROBLEM);
+			*ledger = database->ledger;
+			return;
 		}
 		database->block = pass->block;
+		database->due = idem_earlier(database->due, pass->upcoming);
+		database->pass_walk += pass->walked;
+		pass->walked = 0;
 		now = GetCurrentTimestamp();
 	}
-	write_repeats();
+	all_is_well = !more && database->bad_blocks == 0;
 	database->at_start = false;
-	database->due = idem_earlier(database->due, pass->upcoming);
-	database->pass_walk += pass->walked;
 	database->next_pass = now;
 	if (!more)
 	{
@@ -502,11 +521,11 @@ work(IdemDatabase *database, IdemPass *pass)
 		database->next_pass = Max(naptimes_from_now(1), database->rest_until);
 		database->pass_walk = 0;
 		database->block = 0;
-		if (database->bad_blocks == 0)
-			database->problem[0] = '\0';
 		database->bad_blocks = 0;
 	}
-	return ledger;
+	write_repeats(until);
+	if (all_is_well)
+		database->problem[0] = '\0';
 }
 
 /*
@@ -517,13 +536,17 @@ work(IdemDatabase *database, IdemPass *pass)
 static void
 note_problem(IdemDatabase *database, const IdemPass *pass, const char *name, const ErrorData *error)
 {
+	char		problem[IDEM_MAX_PROBLEM];
+
+	strlcpy(problem, error->message,
+			pg_mbcliplen(error->message, strlen(error->message), IDEM_MAX_PROBLEM - 1) + 1);
 	if (database->problem[0] == '\0' ||
-		(!pass->walking && strncmp(database->problem, error->message, IDEM_MAX_PROBLEM - 1) != 0))
+		(!pass->walking && strcmp(database->problem, problem) != 0))
 		ereport(WARNING,
 				(errcode(error->sqlerrcode),
 				 errmsg("idem_action maintenance failed in \"%s\": %s", name, error->message),
 				 errhint("It is tried again; worker_status shows the problem while it lasts.")));
-	snprintf(database->problem, IDEM_MAX_PROBLEM, "%s", error->message);
+	strcpy(database->problem, problem);
 	if (pass->walking)
 	{
 		BlockNumber behind = database->bad + database->bad_blocks;
@@ -545,15 +568,7 @@ note_problem(IdemDatabase *database, const IdemPass *pass, const char *name, con
 		return;
 	}
 	database->bad_blocks = 0;
-	database->block = 0;
-	database->pass_walk = 0;
 	database->next_pass = database->rest_until = naptimes_from_now(UNUSED_FACTOR);
-}
-
-static void
-override(const char *name, const char *value)
-{
-	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
 }
 
 /* what autovacuum has of its own, or else shares with VACUUM */
@@ -575,7 +590,6 @@ connect_to(Oid dbid)
 {
 	char	   *level = pstrdup(GetConfigOption("log_min_messages", false, false));
 
-	/* before connecting, which takes a lock too */
 	override("lock_timeout", LOCK_TIMEOUT_MS);
 	override("search_path", "pg_catalog, pg_temp");
 	override("log_min_messages", "error");
@@ -595,10 +609,10 @@ idem_worker_main(Datum arg)
 	MemoryContext context;
 	IdemDatabase database;
 	IdemPass	pass = {.end = InvalidBlockNumber};
-	Oid volatile ledger;
+	Oid			ledger;
 	char	   *name;
 
-	accept_signals();
+	set_up();
 	connect_to(dbid);
 	idem_database_connected(dbid, naptimes_from_now(1));
 	(void) idem_database_get(dbid, &database);
@@ -614,7 +628,7 @@ idem_worker_main(Datum arg)
 	pass.bad_blocks = database.bad_blocks;
 	PG_TRY();
 	{
-		ledger = work(&database, &pass);
+		work(&database, &pass, &ledger);
 	}
 	PG_CATCH();
 	{
