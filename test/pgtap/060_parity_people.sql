@@ -87,7 +87,6 @@ BEGIN
 		WHEN 'found' THEN (idem.verify_action(m.action_id, m.claim_id, true, 'r')).outcome
 		WHEN 'not found' THEN (idem.verify_action(m.action_id, m.claim_id, false)).outcome
 		WHEN 'cannot tell' THEN (idem.verify_action(m.action_id, m.claim_id, NULL)).outcome
-		WHEN 'sweep' THEN NULL
 	END;
 	RETURN (SELECT format('%s / %s%s / +%s', coalesce(answer, '-'), state, '(' || reason || ')', revision - before)
 		FROM idem.idem_actions WHERE action_id = m.action_id);

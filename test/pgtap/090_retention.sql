@@ -198,7 +198,7 @@ SELECT throws_ok('CALL idem.run_maintenance()', '25001', NULL, 'nor in one that 
 ROLLBACK;
 -- so many batches of so many, and no more
 CREATE TABLE b AS SELECT c.* FROM generate_series(1, 7) i, LATERAL idem.claim_action('batch-' || i, 'mail', lease => '1 ms') c;
-DO $$ BEGIN LOOP EXIT WHEN clock_timestamp() > (SELECT max(lease_until) FROM b JOIN idem.idem_actions USING (action_id)); END LOOP; END $$;
+UPDATE idem.idem_actions SET lease_until = lease_until - interval '1 s' WHERE key LIKE 'batch-%';
 CALL idem.run_maintenance(2, 1);
 SELECT is(count(*), 5::bigint, 'one batch of two') FROM idem.idem_actions WHERE key LIKE 'batch-%' AND state = 'in_progress';
 CALL idem.run_maintenance(1, 2);

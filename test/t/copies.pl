@@ -32,11 +32,11 @@ sub restore
 {
 	my ($node, $database) = @_;
 	$node->safe_psql('postgres', "CREATE DATABASE $database TEMPLATE template0") if $database ne 'postgres';
-	$node->PostgreSQL::Test::Cluster::command_ok([ 'pg_restore', '--exit-on-error', '-d', $database, $dump ], "restored as $database");
+	$node->command_ok([ 'pg_restore', '--exit-on-error', '-d', $database, $dump ], "restored as $database");
 	return;
 }
 
-$made->PostgreSQL::Test::Cluster::command_ok([ 'pg_dump', '-Fc', '-f', $dump, 'postgres' ], 'dumped');
+$made->command_ok([ 'pg_dump', '-Fc', '-f', $dump, 'postgres' ], 'dumped');
 restore($made, 'beside');
 restore($copy, 'postgres');
 

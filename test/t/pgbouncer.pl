@@ -35,7 +35,7 @@ plan skip_all => 'no pgbouncer' unless $pgbouncer;
 my $calls = $ENV{IDEM_POOL_CALLS} // 10_000;
 my $clients = 40;
 my $keys = int($calls / 5);
-my $seed = srand;
+my $seed = srand($ENV{IDEM_POOL_SEED} // time);
 
 note "seed $seed";
 

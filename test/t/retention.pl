@@ -159,7 +159,7 @@ for my $part (1 .. 5)
 	my $n = int(ACTIONS / 5 / 4 / 4);
 	foreach my $run ([ $script, $n ], [ $batch, int(3 * $n / 100) ])
 	{
-		$node->PostgreSQL::Test::Cluster::command_ok(
+		$node->command_ok(
 			[ 'pgbench', '-n', '-M', 'prepared', '-c', 4, '-j', 2, '-t', $run->[1], '-f', $run->[0], 'postgres' ], "part $part");
 	}
 	push @sizes, [ split /\|/, $node->safe_psql('postgres', q{

@@ -4,7 +4,8 @@
 # age; after each call the ledger is where a second implementation of the
 # design says it must be.  test/walk/model.py is that implementation.
 #
-# IDEM_WALK_STEPS sets how far, IDEM_WALK_SEED repeats a walk.
+# IDEM_WALK_STEPS sets how far, IDEM_WALK_SEED repeats a walk, IDEM_WALK_STORY
+# how many calls are told after a difference.
 
 use strict;
 use warnings;

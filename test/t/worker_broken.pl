@@ -193,9 +193,7 @@ foreach my $case ([ 'no_files', 'files are gone' ], [ 'broken_off', 'DROP DATABA
 	{
 		$node->safe_psql('postgres', "UPDATE pg_database SET datconnlimit = -2 WHERE datname = '$name'");
 	}
-	others_are_served($what);
-	others_are_served($what);
-	others_are_served($what);
+	others_are_served($what) foreach 1 .. 2;
 	my @fatal = lines_since($offset, 'FATAL');
 	# the launcher expects nothing of a worker before it starts one
 	cmp_ok(scalar(@fatal), '<=', 1, "$what: no FATAL again and again") or diag($fatal[0], ' ... ', scalar(@fatal), ' times');

@@ -42,14 +42,9 @@ $node->claim(key => "one of $_", intent => 'mail', lease => $_) foreach @leases;
 becomes("one of $_", "state = 'needs_attention'") foreach @leases;
 
 # a claim that was extended, and one that comes to light by its commit
-my $claim = $node->claim(key => 'extended', intent => 'mail', lease => '1 h');
-$node->call('extend_claim', action_id => $claim->{action_id}, claim_id => $claim->{claim_id}, lease => '2 s');
-my $is_extended = $node->safe_psql('postgres', q{SELECT lease_until < now() + '1 min' FROM idem.actions WHERE key = 'extended'});
-SKIP:
-{
-	skip 'a lease is never shortened', 1 if $is_extended ne 't';
-	becomes('extended', "state = 'needs_attention'");
-}
+my $claim = $node->claim(key => 'extended', intent => 'mail', lease => '1 s');
+$node->call('extend_claim', action_id => $claim->{action_id}, claim_id => $claim->{claim_id}, lease => '3 s');
+becomes('extended', "state = 'needs_attention'");
 my $session = $node->session;
 $session->query_safe(q{BEGIN; SELECT granted FROM idem.claim_action('late commit', 'mail', lease => '1 ms', in_transaction => true)});
 $node->claim(key => 'meanwhile', intent => 'mail', lease => '1 ms');
@@ -62,8 +57,17 @@ $session->query_safe(q{BEGIN; SELECT granted FROM idem.claim_action('prepared', 
 $node->safe_psql('postgres', q{COMMIT PREPARED 'p'});
 becomes('prepared', "state = 'needs_attention'");
 
+# a session tells of its pass when it ends
+sub last_pass
+{
+	my ($database) = @_;
+	$node->poll_query_until('postgres', q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'idem_action worker'})
+	  or die 'a worker does not end';
+	return $node->safe_psql($database, $passes);
+}
+
 # one that was rolled back tells nobody
-my $last = $node->safe_psql('postgres', $passes);
+my $last = last_pass('postgres');
 $session->query_safe(q{BEGIN; SELECT granted FROM idem.claim_action('rolled back', 'mail', lease => '1 ms', in_transaction => true); ROLLBACK});
 $session->quit;
 
@@ -71,7 +75,7 @@ $session->quit;
 
 $claim = $node->claim(key => 'short', intent => 'short', params => '{"to": "a"}');
 $node->call('complete_action', action_id => $claim->{action_id}, claim_id => $claim->{claim_id});
-is($node->safe_psql('postgres', $passes), $last, 'nothing was due, and no pass was made');
+is(last_pass('postgres'), $last, 'nothing was due, and no pass was made');
 becomes('short', 'purged');
 ok($node->poll_query_until('postgres', q{SELECT count(*) = 0 FROM idem.actions WHERE key = 'short'}), 'short: forgotten');
 
@@ -111,7 +115,7 @@ $session->quit;
 # --- naptime is made shorter ------------------------------------------------
 
 $node->append_conf('postgresql.conf', 'idem_action.naptime = 2');
-$last = $node->safe_psql('early', $passes);
+$last = last_pass('early');
 $node->reload;
 ok($node->poll_query_until('early', "SELECT last_pass > '$last' FROM idem.worker_state()"), 'a shorter naptime holds at once');
 
@@ -119,19 +123,21 @@ ok($node->poll_query_until('early', "SELECT last_pass > '$last' FROM idem.worker
 
 $node->safe_psql('postgres', 'CREATE DATABASE closed');
 $node->safe_psql('closed', 'CREATE EXTENSION idem_action');
-$node->safe_psql('postgres', q{ALTER DATABASE closed SET session_preload_libraries = 'missing'});
 $node->append_conf('postgresql.conf', 'idem_action.naptime = 1');
-$node->restart;
+my $files = $node->data_dir . '/base/' . $node->safe_psql('postgres', q{SELECT oid FROM pg_database WHERE datname = 'closed'});
+$node->stop;
+rename $files, "$files.away" or die;
 my $offset = -s $node->logfile;
+$node->start;
 # others go on, pass by pass, while it is left alone for longer and longer
-foreach my $n (1 .. 8)
+foreach my $n (1 .. 5)
 {
 	$node->claim(key => "beside $n", intent => 'mail', lease => '1 ms');
 	becomes("beside $n", "state = 'needs_attention'");
 }
-my $fatal = () = substr(slurp_file($node->logfile), $offset) =~ /FATAL:  could not access file "missing"/g;
-cmp_ok($fatal, '<=', 2, 'closed: not tried at each pass');
-$node->safe_psql('postgres', 'ALTER DATABASE closed RESET ALL');
+my $fatal = () = substr(slurp_file($node->logfile), $offset) =~ /FATAL:  database "closed" does not exist/g;
+ok($fatal >= 1 && $fatal <= 2, "closed: tried, but not at each pass ($fatal times)");
+rename "$files.away", $files or die;
 $node->safe_psql('closed', q{SELECT idem.define_rule('mail', 'order', 'support')});
 $node->safe_psql('closed', q{SELECT idem.claim_action('opened', 'mail', lease => '1 ms')});
 ok($node->poll_query_until('closed', q{SELECT state = 'needs_attention' FROM idem.actions WHERE key = 'opened'}),
