@@ -499,7 +499,7 @@ work(IdemDatabase *database, IdemPass *pass, Oid *ledger)
 			database->block = 0;
 			database->rest_until = now + LEAST_REST;
 			database->next_pass = naptimes_from_now(UNUSED_FACTOR);
-			strlcpy(database->problem, OidIsValid(*ledger) ? UNUSED : "", IDEM_MAX_PROBLEM);
+			snprintf(database->problem, IDEM_MAX_PROBLEM, "%s", OidIsValid(*ledger) ? UNUSED : "");
 			*ledger = database->ledger;
 			return;
 		}
@@ -538,8 +538,8 @@ note_problem(IdemDatabase *database, const IdemPass *pass, const char *name, con
 {
 	char		problem[IDEM_MAX_PROBLEM];
 
-	strlcpy(problem, error->message,
-			pg_mbcliplen(error->message, strlen(error->message), IDEM_MAX_PROBLEM - 1) + 1);
+	snprintf(problem, IDEM_MAX_PROBLEM, "%.*s",
+			 pg_mbcliplen(error->message, strlen(error->message), IDEM_MAX_PROBLEM - 1), error->message);
 	if (database->problem[0] == '\0' ||
 		(!pass->walking && strcmp(database->problem, problem) != 0))
 		ereport(WARNING,
