@@ -117,6 +117,8 @@ idem_database_note_use(Oid ledger)
 
 		own_slot = slot;
 		slot->dbid = MyDatabaseId;
+		if (slot->ledger != ledger)
+			slot->last_pass = 0;
 		slot->ledger = ledger;
 		if (is_news)
 		{
@@ -285,7 +287,7 @@ idem_database_put(const IdemDatabase *database, Oid ledger)
 		if (noted != database->ledger && noted != ledger)
 		{
 			slot->ledger = noted;
-			slot->next_pass = 0;
+			slot->last_pass = slot->next_pass = 0;
 		}
 	}
 	LWLockRelease(shared->lock);

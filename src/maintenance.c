@@ -107,21 +107,28 @@ forget(IdemLedger *ledger, const IdemAction *row)
 
 /*
  * A change costs what VACUUM reckons for a page it has to read, and the pass
- * rests as VACUUM would, by vacuum_cost_delay and vacuum_cost_limit.  It does so
- * before a change: a batch of no more than the limit pays for holds nothing then.
+ * rests as VACUUM would, by vacuum_cost_delay and vacuum_cost_limit.  A batch is
+ * no larger than the limit pays for, so the rests are between batches: nothing
+ * is held then.
  */
-static void
-rest(IdemPass *pass)
+static int
+paid_for(int batch)
 {
-	if (pass->cost < VacuumCostLimit)
+	if (VacuumCostDelay <= 0 || VacuumCostPageMiss <= 0)
+		return batch;
+	return Min(batch, Max(VacuumCostLimit / VacuumCostPageMiss, 1));
+}
+
+/* what is due after so many changes; caller has committed them */
+void
+idem_maintenance_rest(IdemPass *pass)
+{
+	if (VacuumCostDelay <= 0 || pass->cost < VacuumCostLimit)
 		return;
 	pass->cost = 0;
-	if (VacuumCostDelay > 0)
-	{
-		pgstat_report_wait_start(WAIT_EVENT_VACUUM_DELAY);
-		pg_usleep(VacuumCostDelay * 1000);
-		pgstat_report_wait_end();
-	}
+	pgstat_report_wait_start(WAIT_EVENT_VACUUM_DELAY);
+	pg_usleep(VacuumCostDelay * 1000);
+	pgstat_report_wait_end();
 }
 
 /*
@@ -140,6 +147,7 @@ idem_maintenance_batch(IdemPass *pass, int batch)
 	int			changed = 0;
 	bool		at_end;
 
+	batch = paid_for(batch);
 	PushActiveSnapshot(GetTransactionSnapshot());
 	ledger = idem_ledger_open(true);
 	row_context = AllocSetContextCreate(outer, "idem_action row of maintenance",
@@ -156,8 +164,6 @@ idem_maintenance_batch(IdemPass *pass, int batch)
 	while (changed < batch && idem_walk_next(&walk, &row))
 	{
 		bool		done;
-
-		rest(pass);
 
 		/* an open double success is for a person to see first */
 		if (row.finished_at != IDEM_NEVER && idem_double_open(&row))
@@ -178,7 +184,6 @@ idem_maintenance_batch(IdemPass *pass, int batch)
 			pass->purged += done;
 		}
 		changed += done;
-		pass->cost += done * VacuumCostPageMiss;
 		MemoryContextReset(row_context);
 	}
 	MemoryContextSwitchTo(outer);
@@ -196,7 +201,8 @@ idem_maintenance_batch(IdemPass *pass, int batch)
 		at_end = idem_walk_end(&walk) || pass->block >= pass->end;
 	}
 	pass->upcoming = idem_earlier(pass->upcoming, walk.upcoming);
-	if (changed < batch / 2)
+	pass->cost = Min(pass->cost + (int64) changed * VacuumCostPageMiss, VacuumCostLimit);
+	if (changed <= batch / 2)
 		pass->walked += GetCurrentTimestamp() - walk.now;
 	MemoryContextDelete(row_context);
 	idem_ledger_close(ledger);
@@ -268,6 +274,7 @@ idem_run_maintenance(PG_FUNCTION_ARGS)
 		commit_lazily();
 		more = idem_maintenance_batch(&pass, batch);
 		SPI_commit();
+		idem_maintenance_rest(&pass);
 		if (!more && begun_at > 0)
 		{
 			pass.block = 0;

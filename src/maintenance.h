@@ -35,5 +35,6 @@ typedef struct IdemPass
 } IdemPass;
 
 extern bool idem_maintenance_batch(IdemPass *pass, int batch);
+extern void idem_maintenance_rest(IdemPass *pass);
 
 #endif							/* IDEM_MAINTENANCE_H */

@@ -72,7 +72,7 @@
 #include "utils/wait_event.h"
 
 #define SESSION_WORK USECS_PER_SEC	/* of one worker */
-#define BATCH 100				/* what a rest pays for, see maintenance.c */
+#define BATCH 100				/* at most: its keys are held so long */
 #define REST_FACTOR 20			/* rest at least so many times the pass */
 #define LEAST_REST USECS_PER_SEC
 #define UNUSED_FACTOR 10		/* naptimes between looks at an unused
@@ -497,6 +497,7 @@ work(IdemDatabase *database, IdemPass *pass, Oid *ledger)
 		{
 			database->at_start = false;
 			database->block = 0;
+			database->last_pass = 0;
 			database->rest_until = now + LEAST_REST;
 			database->next_pass = naptimes_from_now(UNUSED_FACTOR);
 			snprintf(database->problem, IDEM_MAX_PROBLEM, "%s", OidIsValid(*ledger) ? UNUSED : "");
@@ -507,6 +508,7 @@ work(IdemDatabase *database, IdemPass *pass, Oid *ledger)
 		database->due = idem_earlier(database->due, pass->upcoming);
 		database->pass_walk += pass->walked;
 		pass->walked = 0;
+		idem_maintenance_rest(pass);
 		now = GetCurrentTimestamp();
 	}
 	all_is_well = !more && database->bad_blocks == 0;
@@ -537,17 +539,18 @@ static void
 note_problem(IdemDatabase *database, const IdemPass *pass, const char *name, const ErrorData *error)
 {
 	char		problem[IDEM_MAX_PROBLEM];
+	bool		at_a_row = pass->walking && error->sqlerrcode != ERRCODE_QUERY_CANCELED;
 
 	snprintf(problem, IDEM_MAX_PROBLEM, "%.*s",
 			 pg_mbcliplen(error->message, strlen(error->message), IDEM_MAX_PROBLEM - 1), error->message);
 	if (database->problem[0] == '\0' ||
-		(!pass->walking && strcmp(database->problem, problem) != 0))
+		(!at_a_row && strcmp(database->problem, problem) != 0))
 		ereport(WARNING,
 				(errcode(error->sqlerrcode),
 				 errmsg("idem_action maintenance failed in \"%s\": %s", name, error->message),
 				 errhint("It is tried again; worker_status shows the problem while it lasts.")));
 	strcpy(database->problem, problem);
-	if (pass->walking)
+	if (at_a_row)
 	{
 		BlockNumber behind = database->bad + database->bad_blocks;
 

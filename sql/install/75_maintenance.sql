@@ -11,7 +11,7 @@
  * moment before a crash of the server: what that takes back is done again.  Rests
  * as VACUUM does, by vacuum_cost_delay and vacuum_cost_limit.
  *
- *	batch		how many actions one transaction changes, 1 to 1000000
+ *	batch		how many actions one transaction changes at most, 1 to 1000000
  *	max_batches	how many batches at most; null for a whole pass
  *
  * Errors: 25001, an open transaction; 22023, a bad argument; 25006.

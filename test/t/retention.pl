@@ -104,8 +104,8 @@ is_whole('cancelled');
 fill(6000, 'paced');
 my $paced = $node->session;
 $node->send($paced, "SET vacuum_cost_delay = '100ms'; CALL idem.run_maintenance()");
-ok( $node->poll_query_until('postgres', "SELECT wait_event = 'VacuumDelay' FROM pg_stat_activity WHERE pid = $paced->{backend}"),
-	'run_maintenance rests by vacuum_cost_delay');
+ok( $node->poll_query_until('postgres', "SELECT wait_event = 'VacuumDelay' AND backend_xid IS NULL FROM pg_stat_activity WHERE pid = $paced->{backend}"),
+	'run_maintenance rests by vacuum_cost_delay, between its batches');
 $node->safe_psql('postgres', "SELECT pg_cancel_backend($paced->{backend})");
 $paced->query('SELECT 1');
 $paced->quit;

@@ -269,12 +269,16 @@ is_served('postgres', 'worker = on again');
 
 # --- its pace ---------------------------------------------------------------
 
+# no slower than this: 100 ms after each change
 busy('paced');
-$node->append_conf('postgresql.conf', "autovacuum_vacuum_cost_delay = '100ms'");
+$node->append_conf('postgresql.conf', "autovacuum_vacuum_cost_delay = '100ms'\nautovacuum_vacuum_cost_limit = 1");
 $node->reload;
 ok( $node->poll_query_until('postgres',
 		"SELECT count(*) > 0 FROM pg_stat_activity WHERE $worker AND datname = 'paced' AND wait_event = 'VacuumDelay'"),
 	'the worker rests as autovacuum is told to');
+during_a_pass('paced', 'DROP DATABASE while the worker rests', 'DROP DATABASE paced');
+busy('paced');
+wait_for_worker('paced');
 $node->append_conf('postgresql.conf', "autovacuum_vacuum_cost_delay = 0");
 $node->reload;
 is_served('paced', 'and goes on');
