@@ -47,7 +47,6 @@
 #include "utils/wait_event.h"
 
 #define BLOCKS_PER_BATCH 4096	/* walked over at most, whether due or not */
-#define DEFAULT_BATCH 1000
 #define MAX_BATCH 1000000
 
 PG_FUNCTION_INFO_V1(idem_run_maintenance);
@@ -254,7 +253,7 @@ commit_lazily(void)
 Datum
 idem_run_maintenance(PG_FUNCTION_ARGS)
 {
-	int			batch = positive_arg(fcinfo, 0, "batch", DEFAULT_BATCH);
+	int			batch = positive_arg(fcinfo, 0, "batch", IDEM_BATCH);
 	int			left = positive_arg(fcinfo, 1, "max_batches", PG_INT32_MAX);
 	IdemPass	pass = {.end = InvalidBlockNumber};
 	BlockNumber begun_at;

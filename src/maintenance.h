@@ -16,6 +16,8 @@
 #include "datatype/timestamp.h"
 #include "storage/block.h"
 
+#define IDEM_BATCH 1000			/* changes, where nobody says how many */
+
 /* where a pass over the ledger stands, and what it has done */
 typedef struct IdemPass
 {

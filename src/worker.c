@@ -72,7 +72,6 @@
 #include "utils/wait_event.h"
 
 #define SESSION_WORK USECS_PER_SEC	/* of one worker */
-#define BATCH 100				/* at most: its keys are held so long */
 #define REST_FACTOR 20			/* rest at least so many times the pass */
 #define LEAST_REST USECS_PER_SEC
 #define UNUSED_FACTOR 10		/* naptimes between looks at an unused
@@ -457,7 +456,7 @@ run_batch(IdemDatabase *database, IdemPass *pass, Oid *ledger, bool *more)
 		if (strcmp(database->problem, UNUSED) == 0)
 			database->problem[0] = '\0';
 		say_timeline(database);
-		*more = idem_maintenance_batch(pass, BATCH);
+		*more = idem_maintenance_batch(pass, IDEM_BATCH);
 	}
 	commit(&self);
 	return may;
