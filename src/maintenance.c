@@ -11,10 +11,6 @@
  * an action (history, counted repeats) goes in the same transaction as its row:
  * a crash leaves an action whole or gone.
  *
- * What a pass removes commits without waiting for the disk: a crash may take it
- * back, and it is done again.  Where an end of a lease was judged, the commit
- * waits for the disk of this server.
- *
  * Nothing here knows of processes.  CALL run_maintenance() does by hand what a
  * background worker does, and a site without one can schedule it.
  *
@@ -42,7 +38,6 @@
 #include "repeats.h"
 #include "settings.h"
 #include "transition.h"
-#include "utils/guc.h"
 #include "utils/snapmgr.h"
 #include "utils/wait_event.h"
 
@@ -72,7 +67,6 @@ sweep(IdemLedger *ledger, const IdemAction *row)
 	if (!v.changes || idem_ledger_update(ledger, row, &v.after, false) != IDEM_WRITTEN)
 		return false;
 	idem_append_lines(row, &r, &v);
-	ForceSyncCommit();
 	return true;
 }
 
@@ -235,17 +229,6 @@ anywhere(void)
 }
 
 /*
- * Until the end of the transaction.  The flush of a batch would stand in the way
- * of claims, which do wait for the disk.
- */
-static void
-commit_lazily(void)
-{
-	(void) set_config_option("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_LOCAL, true, 0, false);
-}
-
-/*
  * CALL run_maintenance: one pass, committed batch by batch.  It begins anywhere
  * and comes round to there, so that calls which are cut off each time, by
  * max_batches or by a timeout, still get everywhere.
@@ -270,7 +253,6 @@ idem_run_maintenance(PG_FUNCTION_ARGS)
 	begun_at = pass.block = anywhere();
 	do
 	{
-		commit_lazily();
 		more = idem_maintenance_batch(&pass, batch);
 		SPI_commit();
 		idem_maintenance_rest(&pass);
@@ -284,7 +266,6 @@ idem_run_maintenance(PG_FUNCTION_ARGS)
 	} while (more && --left > 0);
 	do
 	{
-		commit_lazily();
 		more = idem_repeats_write();
 		SPI_commit();
 	} while (more);

@@ -597,7 +597,8 @@ connect_to(Oid dbid)
 	override("log_min_messages", "error");
 	BackgroundWorkerInitializeConnectionByOid(dbid, InvalidOid, 0);
 	override("log_min_messages", level);
-	override("synchronous_commit", "off");
+	/* no standby: what a failover takes back is done again */
+	override("synchronous_commit", "local");
 	as_autovacuum("vacuum_cost_delay", "autovacuum_vacuum_cost_delay");
 	as_autovacuum("vacuum_cost_limit", "autovacuum_vacuum_cost_limit");
 	override("default_transaction_isolation", "read committed");

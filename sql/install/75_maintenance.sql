@@ -7,9 +7,8 @@
  *
  * One pass over the ledger: lease ends go by the doubt list, contents past
  * keep_content are purged, keys past keep_key forgotten.  Commits batch by batch
- * and can be cancelled at any time; what is done stays done, but for the last
- * moment before a crash of the server: what that takes back is done again.  Rests
- * as VACUUM does, by vacuum_cost_delay and vacuum_cost_limit.
+ * and can be cancelled at any time; what is done stays done.  Rests as VACUUM
+ * does, by vacuum_cost_delay and vacuum_cost_limit.
  *
  *	batch		how many actions one transaction changes at most, 1 to 1000000
  *	max_batches	how many batches at most; null for a whole pass
