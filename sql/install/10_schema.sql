@@ -5,6 +5,10 @@
  * A straight life (claimed, completed) is one insert and one HOT update of
  * idem_actions and writes no event, which is why no index but the primary key
  * stands on that table; see the header of src/ledger.c for the figures.
+ *
+ * Rows come and go, so autovacuum comes early.  It does not truncate: it would
+ * wait seconds at a time for a lock that live claims do not leave it, and dead
+ * rows pile up meanwhile.
  */
 
 CREATE SCHEMA idem;
@@ -78,7 +82,7 @@ CREATE TABLE idem.idem_actions (
 		AND (claim_id IS NULL) = (first_claimed_at IS NULL)
 		AND (claim_id IS NULL) = (attempt = 0)),
 	CONSTRAINT ended_claim_exists CHECK (ended_by IS NULL OR claim_id IS NOT NULL)
-) WITH (fillfactor = 95, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
+) WITH (fillfactor = 95, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, vacuum_truncate = off);
 COMMENT ON TABLE idem.idem_actions IS 'every action as it is now; written by the functions of schema idem only';
 COMMENT ON COLUMN idem.idem_actions.action_id IS 'UUIDv8 of (scope, intent, key), see docs/action-id.md';
 COMMENT ON COLUMN idem.idem_actions.revision IS 'grows with every change but extend and purge';
@@ -120,7 +124,7 @@ CREATE TABLE idem.idem_events (
 	detail				jsonb,
 	content				jsonb,
 	CONSTRAINT idem_events_pkey PRIMARY KEY (id)
-) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, vacuum_truncate = off);
 CREATE INDEX idem_events_action ON idem.idem_events (action_id, id);
 COMMENT ON TABLE idem.idem_events IS 'what happened to an action before or beside what its row tells; rule changes have no action_id';
 COMMENT ON COLUMN idem.idem_events.attempt IS 'the attempt that the event speaks of';
@@ -136,7 +140,7 @@ CREATE TABLE idem.idem_queue (
 	due_at				timestamptz	NOT NULL,
 	action_id			uuid		NOT NULL,
 	call_id				uuid
-) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, vacuum_truncate = off);
 CREATE UNIQUE INDEX idem_queue_order ON idem.idem_queue (intent, priority DESC, due_at, action_id);
 CREATE INDEX idem_queue_call ON idem.idem_queue (call_id) WHERE call_id IS NOT NULL;
 COMMENT ON TABLE idem.idem_queue IS 'what waits for a taker, or for the end of a taker''s lease, in the order of its hand-out';

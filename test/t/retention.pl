@@ -180,10 +180,10 @@ foreach my $what ([ 'heap', 0, 4096 ], [ 'index', 1, 1024 ])
 	cmp_ok($sizes[-1][$i], '<=', 2 * $largest, "flat: the $name, $sizes[-1][$i] kB after $largest kB");
 
 	# and a part that takes a minute, within itself: half of its actions, of 400
-	# bytes and 60 in the index (28 in pages that are half empty), would not fit
+	# bytes and 40 in the index, would not fit
 	next if ACTIONS < 5_000_000;
 	my ($most) = sort { $b <=> $a } map { $_->[$i] } @sizes;
-	cmp_ok($most, '<', ACTIONS / 5 / 2 * ($i ? 60 : 400) / 1024, "flat: the $name, never more than $most kB");
+	cmp_ok($most, '<', ACTIONS / 5 / 2 * ($i ? 40 : 400) / 1024, "flat: the $name, never more than $most kB");
 }
 
 # --- and every index is sound -----------------------------------------------
