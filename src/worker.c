@@ -85,11 +85,11 @@ char	   *idem_worker_databases = NULL;
 int			idem_worker_naptime = 10;
 
 /*-------------------------------------------------------------------------
- * Registering
+ * What both kinds have in common, and registering
  *-------------------------------------------------------------------------
  */
 
-/* what both kinds have in common; the one place that fills the struct */
+/* the one place that fills the struct */
 static void
 fill_worker(BackgroundWorker *worker, const char *function, const char *type)
 {
@@ -100,6 +100,24 @@ fill_worker(BackgroundWorker *worker, const char *function, const char *type)
 	snprintf(worker->bgw_function_name, sizeof(worker->bgw_function_name), "%s", function);
 	snprintf(worker->bgw_name, BGW_MAXLEN, "%s", type);
 	snprintf(worker->bgw_type, BGW_MAXLEN, "%s", type);
+}
+
+static void
+override(const char *name, const char *value)
+{
+	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+/* before connecting, which is a transaction too */
+static void
+set_up(void)
+{
+	/* of PostgreSQL 17 on: it would end a process of ours by FATAL */
+	if (GetConfigOption("transaction_timeout", true, false) != NULL)
+		override("transaction_timeout", "0");
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
 }
 
 /* only while shared_preload_libraries are loaded */
@@ -119,24 +137,6 @@ idem_worker_init(void)
  * The launcher
  *-------------------------------------------------------------------------
  */
-
-static void
-override(const char *name, const char *value)
-{
-	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
-}
-
-/* before connecting, which is a transaction too */
-static void
-set_up(void)
-{
-	/* of PostgreSQL 17 on: it would end a process of ours by FATAL */
-	if (GetConfigOption("transaction_timeout", true, false) != NULL)
-		override("transaction_timeout", "0");
-	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	pqsignal(SIGTERM, die);
-	BackgroundWorkerUnblockSignals();
-}
 
 /* idem_action.databases: names as they are, quoted where they need it */
 bool
