@@ -6,7 +6,7 @@
 #
 #	IDEM_WORKER_ROWS	of the pass in which the server is stopped (1 million for
 #						a release)
-#	IDEM_IDLE_SECONDS	how long the idle server is watched (60 for a release)
+#	IDEM_IDLE_NAPS		how many rests the idle server is watched (6 for a release)
 
 use strict;
 use warnings;
@@ -18,6 +18,7 @@ use Time::HiRes qw(time);
 
 use constant BOUND => 3;
 use constant ROWS => $ENV{IDEM_WORKER_ROWS} // 60_000;
+use constant NAPTIME => 10;	# of the idle server: the default, in seconds
 
 my $node = IdemAction->node(
 	'main',
@@ -285,11 +286,10 @@ is_served('paced', 'and goes on');
 
 # --- an idle server ---------------------------------------------------------
 
-# of the launcher, and of the workers that have ended: they are the postmaster's
+# of the launcher, and of the children that the postmaster has seen end: workers
 sub cpu
 {
 	my ($launcher) = @_;
-	my $ticks = 0;
 	my @own = split / /, slurp_file("/proc/$launcher/stat") =~ s/^.*\) //sr;
 	my $postmaster = (split /\n/, slurp_file($node->data_dir . '/postmaster.pid'))[0];
 	my @children = split / /, slurp_file("/proc/$postmaster/stat") =~ s/^.*\) //sr;
@@ -298,22 +298,35 @@ sub cpu
 
 SKIP:
 {
-	skip 'no /proc', 2 unless -e '/proc/self/stat';
+	skip 'no /proc', 3 unless -e '/proc/self/stat';
 	my @other = split /\n/, $node->safe_psql('postgres',
 		"SELECT quote_ident(datname) FROM pg_database WHERE NOT datistemplate AND datname <> 'postgres'");
 	$node->safe_psql('postgres', "DROP DATABASE $_ WITH (FORCE)") foreach @other;
-	$node->append_conf('postgresql.conf', "idem_action.naptime = 10\n");
+	$node->append_conf('postgresql.conf', 'idem_action.naptime = ' . NAPTIME);
 	$node->restart;
 	$node->poll_query_until('postgres', 'SELECT last_pass IS NOT NULL FROM idem.worker_status');
-	my $launcher = pid_of('launcher');
-	my $seconds = $ENV{IDEM_IDLE_SECONDS} // 12;
-	$node->safe_psql('postgres', 'CHECKPOINT');
+
+	# no session of ours ends, and so counts, between the two readings
+	my $watch = $node->session;
+	my $launcher = $watch->query_safe("SELECT pid FROM pg_stat_activity WHERE backend_type = 'idem_action launcher'");
+	for (1 .. 1000)
+	{
+		last if $watch->query_safe("SELECT count(*) FROM pg_stat_activity
+			WHERE backend_type IN ('client backend', 'idem_action worker') AND pid <> pg_backend_pid()") == 0;
+	}
+	$watch->query_safe('CHECKPOINT');
 	$offset = -s $node->logfile;
-	my ($before, $from) = (cpu($launcher), time);
+
+	# whole rests, so that no pass is counted without its rest
+	my $seconds = NAPTIME * ($ENV{IDEM_IDLE_NAPS} // 2);
+	my $before = cpu($launcher);
 	select undef, undef, undef, $seconds;	# a measurement, not a wait
-	my $minute = (cpu($launcher) - $before) * 60 / (time - $from);
+	my $minute = (cpu($launcher) - $before) * 60 / $seconds;
 	cmp_ok($minute, '<', 0.2 * ($ENV{IDEM_SLOW} // 1), sprintf('idle: %.2f s CPU a minute', $minute));
 	is(-s $node->logfile, $offset, 'idle: no line in the log');
+	is($watch->query_safe("SELECT last_pass > now() - interval '1.5 s' * " . NAPTIME . ' FROM idem.worker_status'),
+		't', 'idle: the worker has looked');
+	$watch->quit;
 }
 
 # --- what was said on the way ------------------------------------------------
