@@ -195,13 +195,30 @@ is_served('c', 'worker killed');
 $node->kill_process(pid_of('launcher'));
 is_served('c', 'launcher killed');
 
+sub postmaster
+{
+	return (split /\n/, slurp_file($node->data_dir . '/postmaster.pid'))[0];
+}
+
+# not one that has ended and that init has not collected yet
+sub runs
+{
+	my ($pid) = @_;
+	return 0 unless kill 0, $pid;
+	open my $stat, '<', "/proc/$pid/stat" or return !-e '/proc/self';
+	return <$stat> !~ /\) Z /;
+}
+
 busy('d');
 wait_for_worker('d');
 my @orphans = (pid_of('launcher'), $node->safe_psql('postgres', "SELECT pid FROM pg_stat_activity WHERE $worker"));
+my $postmaster = postmaster();
 takes_at_most(BOUND, 'kill -9 of the postmaster: the worker ends', sub {
 	$node->kill9;
-	select undef, undef, undef, 0.05 while grep { $_ && kill 0, $_ } @orphans;
+	select undef, undef, undef, 0.05 while grep { $_ && runs($_) } @orphans;
 });
+# the next one would take it for running until init has collected it
+select undef, undef, undef, 0.05 while kill 0, $postmaster;
 $node->start;
 is_served('d', 'postmaster killed');
 
@@ -291,8 +308,7 @@ sub cpu
 {
 	my ($launcher) = @_;
 	my @own = split / /, slurp_file("/proc/$launcher/stat") =~ s/^.*\) //sr;
-	my $postmaster = (split /\n/, slurp_file($node->data_dir . '/postmaster.pid'))[0];
-	my @children = split / /, slurp_file("/proc/$postmaster/stat") =~ s/^.*\) //sr;
+	my @children = split / /, slurp_file('/proc/' . postmaster() . '/stat') =~ s/^.*\) //sr;
 	return ($own[11] + $own[12] + $children[13] + $children[14]) / 100;
 }
 
