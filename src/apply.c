@@ -46,6 +46,8 @@ idem_append_lines(const IdemAction *row, const IdemRequest *r, const IdemVerdict
 			.actor = v->lines[i].actor,
 			.generation = v->lines[i].generation,
 			.worker = v->lines[i].worker,
+			.source = v->lines[i].source,
+			.event_id = v->lines[i].event_id,
 			.detail = v->lines[i].detail,
 			.content = v->lines[i].content,
 		};

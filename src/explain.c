@@ -83,6 +83,18 @@ by_worker(const char *worker)
 }
 
 static const char *
+by_event(const char *event_id)
+{
+	return event_id != NULL ? psprintf(", event %s", event_id) : "";
+}
+
+static const char *
+from_source(const char *source)
+{
+	return source != NULL ? psprintf(" from %s", source) : "";
+}
+
+static const char *
 quoted_reason(const char *value)
 {
 	return value != NULL ? psprintf(": %s", value) : "";
@@ -144,6 +156,8 @@ tell_past(Story *story, const IdemPast *past, const IdemAction *row, bool hand_o
 			 with_ref, why, kept);
 	else if (strcmp(past->event, "succeeded") == 0)
 		tell(story, "%s: %s reported success%s%s.", at, attempt, with_ref, kept);
+	else if (strcmp(past->event, "redelivered") == 0)
+		tell(story, "%s: arrived again%s%s.", at, by_event(past->event_id), from_source(past->source));
 	else if (strcmp(past->event, "resolved") == 0)
 		tell(story, "%s: %s decided \"%s\"%s%s.", at, who,
 			 idem_detail_string(past->detail, "decision"), with_ref, why);
@@ -267,8 +281,7 @@ idem_explain_action(PG_FUNCTION_ARGS)
 		 VARSIZE_ANY_EXHDR(row.scope) > 0 ? psprintf(" in scope \"%s\"", text_to_cstring(row.scope)) : "",
 		 row.generation > 1 ? psprintf(", generation %d", row.generation) : "");
 	tell(&story, "%s: first seen%s%s.", pstrdup(timestamptz_to_str(row.created_at)),
-		 row.event_id != NULL ? psprintf(", event %s", text_to_cstring(row.event_id)) : "",
-		 row.source != NULL ? psprintf(" from %s", text_to_cstring(row.source)) : "");
+		 by_event(text_or(row.event_id, NULL)), from_source(text_or(row.source, NULL)));
 	foreach(lc, idem_ledger_past(&id))
 	{
 		IdemPast   *past = lfirst(lc);
@@ -304,7 +317,10 @@ idem_explain_action(PG_FUNCTION_ARGS)
 	" OR EXISTS (SELECT FROM pg_catalog.generate_series(2, v.generation) g" \
 	"  WHERE idem.provider_key(v.action_id, g) OPERATOR(pg_catalog.=) $1)" \
 	" OR EXISTS (SELECT FROM idem.idem_events e WHERE e.action_id OPERATOR(pg_catalog.=) v.action_id" \
-	"  AND (e.detail OPERATOR(pg_catalog.->>) 'external_ref') OPERATOR(pg_catalog.=) $1)" \
+	"  AND (e.event_id OPERATOR(pg_catalog.=) $1 OR e.source OPERATOR(pg_catalog.=) $1" \
+	"   OR (e.detail OPERATOR(pg_catalog.->>) 'external_ref') OPERATOR(pg_catalog.=) $1))" \
+	" OR EXISTS (SELECT FROM idem.idem_repeats r WHERE r.action_id OPERATOR(pg_catalog.=) v.action_id" \
+	"  AND (r.event_id OPERATOR(pg_catalog.=) $1 OR r.source OPERATOR(pg_catalog.=) $1))" \
 	" OR $4 AND EXISTS (SELECT FROM idem.idem_actions a WHERE a.action_id OPERATOR(pg_catalog.=) v.action_id" \
 	"  AND pg_catalog.jsonb_path_exists(a.params, 'strict $.** ? (@ == $what)'," \
 	"   pg_catalog.jsonb_build_object('what', $1), true))))" \

@@ -152,6 +152,12 @@ walk_end(EventWalk *walk)
 	table_close(walk->rel, NoLock);
 }
 
+static char *
+get_string(TupleTableSlot *slot, int column)
+{
+	return slot->tts_isnull[column] ? NULL : TextDatumGetCString(slot->tts_values[column]);
+}
+
 /*
  * The action's history, oldest first, as a list of IdemPast.  Events are
  * written under the row's lock: a caller that has to see all of them holds it.
@@ -174,10 +180,10 @@ idem_ledger_past(const pg_uuid_t *id)
 		if (!slot->tts_isnull[EV_CLAIMED_AT])
 			line->claimed_at = DatumGetTimestampTz(slot->tts_values[EV_CLAIMED_AT]);
 		line->role = TextDatumGetCString(slot->tts_values[EV_ROLE]);
-		if (!slot->tts_isnull[EV_ACTOR])
-			line->actor = TextDatumGetCString(slot->tts_values[EV_ACTOR]);
-		if (!slot->tts_isnull[EV_WORKER])
-			line->worker = TextDatumGetCString(slot->tts_values[EV_WORKER]);
+		line->actor = get_string(slot, EV_ACTOR);
+		line->worker = get_string(slot, EV_WORKER);
+		line->source = get_string(slot, EV_SOURCE);
+		line->event_id = get_string(slot, EV_EVENT_ID);
 		idem_get_uuid(slot->tts_values, slot->tts_isnull, EV_CLAIM_ID, &line->claim_id);
 		line->generation = DatumGetInt32(slot->tts_values[EV_GENERATION]);
 		line->attempt = DatumGetInt32(slot->tts_values[EV_ATTEMPT]);

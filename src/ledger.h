@@ -44,6 +44,8 @@ typedef struct IdemPast
 	char	   *role;
 	char	   *actor;
 	char	   *worker;
+	char	   *source;
+	char	   *event_id;
 	pg_uuid_t	claim_id;
 	int32		generation;
 	int32		attempt;		/* the one it speaks of */

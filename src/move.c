@@ -122,6 +122,9 @@ idem_hand_out(IdemVerdict *v, const IdemRequest *r, bool verifying)
 	a->uncertain_before = a->uncertain;
 	a->verifying = verifying;
 	a->ended_by = NULL;
+	if ((r->source != NULL || r->event_id != NULL) &&
+		!(idem_text_equal(a->source, r->source) && idem_text_equal(a->event_id, r->event_id)))
+		idem_record_redelivery(v, r);
 	if (a->params == NULL && r->params != NULL &&
 		(a->params_digest == NULL || a->purged))
 	{

@@ -130,6 +130,17 @@ idem_record_expiry(IdemVerdict *v, const IdemAction *before)
 	line->detail = idem_detail_end(&d);
 }
 
+/* a later delivery that was handed the action; the row tells the first one */
+void
+idem_record_redelivery(IdemVerdict *v, const IdemRequest *r)
+{
+	IdemLine   *line = idem_add_line(v, "redelivered", &v->after.claim_id, v->after.attempt);
+
+	line->worker = r->worker;
+	line->source = r->source;
+	line->event_id = r->event_id;
+}
+
 /* tells drafts apart in the history without keeping them */
 static char *
 draft_digest(Jsonb *draft)

@@ -136,6 +136,8 @@ typedef struct IdemLine
 	int32		generation;
 	text	   *actor;
 	text	   *worker;
+	text	   *source;			/* of the delivery spoken of */
+	text	   *event_id;
 	Jsonb	   *detail;
 	Jsonb	   *content;
 } IdemLine;

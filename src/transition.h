@@ -56,6 +56,7 @@ extern IdemLine *idem_add_line(IdemVerdict *v, const char *event, const pg_uuid_
 extern Jsonb *idem_content_of(const char *name, Jsonb *value);
 extern void idem_record_report(IdemVerdict *v, const IdemRequest *r);
 extern void idem_record_expiry(IdemVerdict *v, const IdemAction *before);
+extern void idem_record_redelivery(IdemVerdict *v, const IdemRequest *r);
 extern void idem_record_decision(IdemVerdict *v, const IdemRequest *r, const char *event);
 extern bool idem_answer_from_past(IdemVerdict *v, const IdemRequest *r);
 extern bool idem_heard_since_hand_out(const IdemAction *a, const IdemRequest *r);

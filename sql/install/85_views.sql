@@ -67,6 +67,7 @@ FROM idem.idem_actions a WHERE a.state = 'completed' AND coalesce(a.ended_by, 's
 COMMENT ON VIEW idem.history IS 'the whole timeline of actions and rules; order by at, id';
 COMMENT ON COLUMN idem.history.id IS 'orders lines of the same instant; 0 and the two highest numbers stand for lines told by the row itself';
 COMMENT ON COLUMN idem.history.attempt IS 'the attempt that the line speaks of; 0 for none or for a claim the ledger never issued';
+COMMENT ON COLUMN idem.history.event_id IS 'of the delivery: the first one (recorded), or a later one that was handed the action (redelivered)';
 COMMENT ON COLUMN idem.history.role IS 'the database role that made the call';
 COMMENT ON COLUMN idem.history.actor IS 'the person, as the application names them';
 
@@ -148,7 +149,9 @@ COMMENT ON VIEW idem.backlog IS 'what is not finished, by intent and state';
  * idem.search_actions(what, since) returns setof idem.actions
  *
  * Finds actions by action_id, provider key of any generation, external_ref, key,
- * event_id or source; operators also by a value in params.
+ * and by event_id or source of whatever delivery met them: one that was handed
+ * the action, or a repeat that has been counted and written down (idem.repeats).
+ * Operators find them by a value in params too.
  *
  *	what	what to look for, exactly
  *	since	how far back, by first sight; an action_id is found at any age

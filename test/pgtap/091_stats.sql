@@ -3,6 +3,8 @@
 -- What was counted, against a scenario whose numbers are known: repeats of each
 -- outcome, rolled-back calls, batches, mismatches, calls that met an open
 -- transaction; what is not counted is said.
+--
+-- Rows: REQUIREMENTS A11, A46, B1, B8.
 
 \pset fieldsep '\n'
 SELECT no_plan();
@@ -88,6 +90,23 @@ SELECT ok(idem.once('o', 'other', '{"a": 1}'), 'once');
 SELECT ok(NOT idem.once('o', 'other', '{"a": 1}'), 'not twice');
 CALL idem.run_maintenance();
 SELECT is(recorded || ' ' || completed, '1 1', 'once counts') FROM idem.stat_intents WHERE intent = 'other';
+
+-- --- found by any delivery ---------------------------------------------------------------
+
+-- two events may describe one request; one event may call for two actions
+SELECT is((SELECT array_agg(key) FROM idem.search_actions('evt-done')), '{done}'::text[], 'found by the event that brought it');
+SELECT is((SELECT array_agg(key) FROM idem.search_actions('evt-2')), '{done}'::text[], 'and by another that was a repeat');
+SELECT is((SELECT array_agg(key) FROM idem.search_actions('cron')), '{done}'::text[], 'by the source of a repeat');
+SELECT action_id AS id, claim_id AS claim FROM idem.claim_action('twice', 'other', event_id => 'evt-a') \gset
+SELECT FROM idem.release_action(:'id', :'claim') \g /dev/null
+SELECT granted FROM idem.claim_action('twice', 'other', event_id => 'evt-b', worker => 'w2') \g /dev/null
+SELECT is((SELECT array_agg(key) FROM idem.search_actions('evt-a')), '{twice}'::text[], 'by the event of a hand-out that ended');
+SELECT is((SELECT array_agg(key) FROM idem.search_actions('evt-b')), '{twice}'::text[], 'and of the one that goes on');
+SELECT is(string_agg(event || ' ' || attempt || coalesce(' ' || worker, ''), ', ' ORDER BY at, id), 'recorded 0, released 1, redelivered 2 w2, claimed 2 w2', 'both are in the history')
+FROM idem.history WHERE action_id = :'id' AND (event, attempt) <> ('claimed', 1);
+SELECT is((SELECT count(*) FROM idem.explain_action(:'id') e WHERE e ~ 'first seen, event evt-a|arrived again, event evt-b'), 2::bigint, 'and in the story');
+SELECT granted FROM idem.claim_action('done', 'other', source => 'bus', event_id => 'evt-done') \g /dev/null
+SELECT is((SELECT array_agg(intent ORDER BY intent) FROM idem.search_actions('evt-done')), '{mail,other}'::text[], 'two actions of one event');
 
 -- --- the cost of a repeat ---------------------------------------------------------------
 
