@@ -2,7 +2,9 @@
 -- What is remembered: retention and forgetting, the history, and what becomes
 -- of reports that nobody expected any more.
 --
-SELECT plan(66);
+-- Rows: REQUIREMENTS A9, A25, B7; CASES 8, CASES 12, CASES 24.
+--
+SELECT plan(70);
 
 CREATE SCHEMA t;
 SET search_path = t, public;
@@ -98,6 +100,14 @@ SELECT is((SELECT outcome FROM idem.find_action('double', 'kept short')), 'compl
 SELECT is((e.detail->>'external_ref', e.detail::text ~ '"r1"', e.content->'result')::text, '(r2,t,"""second""")', 'an event holds both')
 FROM idem.idem_events e WHERE action_id = :'id';
 SELECT is((SELECT count(*) FROM idem.history WHERE detail::text ~ 'second'), 0::bigint, 'but no view shows a result');
+
+--
+-- What was done before there was a ledger
+--
+SELECT is(idem.import_actions('kept short', '{before 1,before 2}', '{ref 1,ref 2}'), 2::bigint, 'imported');
+SELECT is((granted, outcome, external_ref)::text, '(f,completed,"ref 2")', 'an imported key is a repeat') FROM idem.claim_action('before 2', 'kept short');
+SELECT is(idem.import_actions('kept short', '{before 2,before 3}'), 1::bigint, 'imported again: only what is new');
+SELECT is(external_ref, 'ref 2', 'and what was known is untouched') FROM idem.claim_action('before 2', 'kept short');
 
 --
 -- The history

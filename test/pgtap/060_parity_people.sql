@@ -4,6 +4,8 @@
 -- was answered (yes and no for accepted, otherwise the outcome; - for nothing),
 -- the state afterwards with its reason, and by how much the revision grew.
 --
+-- Rows: REQUIREMENTS A40, A41.
+--
 CREATE SCHEMA t;
 SET search_path = t, public;
 
@@ -181,6 +183,13 @@ cannot tell|attention|needs_attention / needs_attention(verify_inconclusive) / +
 -- the batch answers as the single call does
 INSERT INTO expected SELECT 'enqueue batch', situations, cell FROM expected WHERE call = 'enqueue';
 
-SELECT plan(count(*)::int) FROM expected, string_to_table(situations, ' ');
+SELECT plan(count(*)::int + 3) FROM expected, string_to_table(situations, ' ');
 SELECT is(cell(situation, call), cell, situation || ': ' || call) FROM expected, string_to_table(situations, ' ') AS situation;
+
+-- a revised draft
+SELECT action_id AS id, action_id::text AS provider_key FROM make('pending') \gset
+SELECT FROM idem.revise_action(:'id', '{"d": 2}') \g /dev/null
+SELECT is((SELECT provider_key FROM idem.actions WHERE action_id = :'id'), :'provider_key', 'a revised draft: the same action, the same provider key');
+SELECT is((SELECT draft FROM idem.show_action(:'id')), '{"d": 2}', 'the new draft is the one to act on');
+SELECT matches((idem.revise_action((make('completed')).action_id, '{"d": 2}')).note, 'cancel_action.*rerun_action.*key', 'a refused one is told what to do instead');
 SELECT * FROM finish();

@@ -3,6 +3,8 @@
 # A ledger that was restored into another cluster must not send real mail: its
 # takes answer nothing until a person says that it is the real one.  Claims go
 # on.  A restore into the same cluster is none of that.
+#
+# Rows: CASES 23.
 
 use strict;
 use warnings;

@@ -2,6 +2,8 @@
 
 # A streaming standby does nothing and says nothing.  Once promoted it looks
 # after the ledger by itself.
+#
+# Rows: REQUIREMENTS A26 (promotion).
 
 use strict;
 use warnings;
