@@ -43,6 +43,24 @@ idem_arg_label(FunctionCallInfo fcinfo, int n)
 	return PG_ARGISNULL(n) ? NULL : idem_text_cut(PG_GETARG_TEXT_PP(n), IDEM_MAX_LABEL);
 }
 
+/* a label that a person has to give: not null, and not blank */
+text *
+idem_arg_sentence(FunctionCallInfo fcinfo, int n, const char *name, const char *hint)
+{
+	text	   *sentence = idem_arg_label(fcinfo, n);
+	int			len = sentence == NULL ? 0 : (int) VARSIZE_ANY_EXHDR(sentence);
+	int			blanks = 0;
+
+	while (blanks < len && isspace((unsigned char) VARDATA_ANY(sentence)[blanks]))
+		blanks++;
+	if (blanks == len)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must not be %s", name, sentence == NULL ? "null" : "empty"),
+				 errhint("%s", hint)));
+	return sentence;
+}
+
 /* params or draft: refused where larger than idem_action.max_content */
 Jsonb *
 idem_arg_content(FunctionCallInfo fcinfo, int n, const char *name)
@@ -174,7 +192,7 @@ idem_arg_array(FunctionCallInfo fcinfo, int n, const char *name,
 		ereport(ERROR,
 				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
 				 errmsg("the arrays differ in length"),
-				 errdetail("\"%s\" holds %d elements where %d are wanted.", name, count, expected)));
+				 errdetail("\"%s\" has length %d, expected %d.", name, count, expected)));
 	return count;
 }
 

@@ -20,6 +20,7 @@
 
 extern text *idem_arg_text(FunctionCallInfo fcinfo, int n);
 extern text *idem_arg_label(FunctionCallInfo fcinfo, int n);
+extern text *idem_arg_sentence(FunctionCallInfo fcinfo, int n, const char *name, const char *hint);
 extern Jsonb *idem_arg_content(FunctionCallInfo fcinfo, int n, const char *name);
 extern void idem_arg_uuid(FunctionCallInfo fcinfo, int n, const char *name, pg_uuid_t *id);
 extern bool idem_arg_bool(FunctionCallInfo fcinfo, int n, bool otherwise);

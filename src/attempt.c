@@ -54,6 +54,8 @@ problem_text(const IdemVerdict *v)
 		case IDEM_PROBLEM_LOST:
 			return psprintf("the claim is lost: the action is %s now",
 							text_to_cstring(idem_state_name(v->after.state)));
+		case IDEM_PROBLEM_SEARCHING:
+			return "this claim was handed out to search, not to act";
 		case IDEM_PROBLEM_CANCEL:
 			return "a cancel was requested";
 		case IDEM_PROBLEM_PAUSED:
@@ -75,6 +77,12 @@ raise_problem(const IdemVerdict *v)
 					(errcode(ERRCODE_IDEM_CLAIM_LOST),
 					 errmsg("%s", problem_text(v)),
 					 errhint("Do not act. If the action has taken effect already, report it by complete_action.")));
+			break;
+		case IDEM_PROBLEM_SEARCHING:
+			ereport(ERROR,
+					(errcode(ERRCODE_IDEM_CLAIM_LOST),
+					 errmsg("%s", problem_text(v)),
+					 errhint("Do not act. Search outside for the provider key, then call verify_action.")));
 			break;
 		case IDEM_PROBLEM_CANCEL:
 		case IDEM_PROBLEM_PAUSED:

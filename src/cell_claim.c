@@ -141,11 +141,12 @@ idem_begin(IdemVerdict *v, const IdemRequest *r)
 
 	if (!still_holds(v, r))
 		return;
-	if (a->verifying || (a->lease_until <= r->now && r->lease == 0))
-	{
+	if (a->verifying)
+		v->problem = IDEM_PROBLEM_SEARCHING;
+	else if (a->lease_until <= r->now && r->lease == 0)
 		v->problem = IDEM_PROBLEM_LOST;
+	if (v->problem != IDEM_NO_PROBLEM)
 		return;
-	}
 	if (r->draft != NULL && (a->draft == NULL || !idem_draft_equal(a->draft, r->draft)))
 	{
 		if (r->rule->requires_approval)

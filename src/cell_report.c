@@ -296,7 +296,9 @@ void
 idem_evidence(IdemVerdict *v, const IdemRequest *r)
 {
 	v->accepted = false;
-	v->note = "kept as evidence: the claim had ended, so the action's state is unchanged";
+	v->note = v->attempt == 0 ?
+		"kept as evidence: the ledger knows no such claim of this action, so its state is unchanged" :
+		"kept as evidence: the claim had ended, so the action's state is unchanged";
 	idem_record_report(v, r);
 }
 
@@ -311,7 +313,9 @@ idem_late_result(IdemVerdict *v, const IdemRequest *r)
 	}
 	idem_keep_success(v, r);
 	v->accepted = false;
-	v->note = "kept: the success came after the claim had ended, so a person decides";
+	v->note = v->attempt == 0 ?
+		"kept: the ledger knows no such claim of this action, so a person decides" :
+		"kept: the success came after the claim had ended, so a person decides";
 	idem_to_attention(&v->after, "late_result");
 	v->changes = true;
 	idem_record_report(v, r);

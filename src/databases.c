@@ -41,6 +41,7 @@ typedef struct SharedDatabases
 	LWLock	   *lock;
 	Latch	   *launcher;		/* NULL while there is none */
 	bool		listed;			/* databases were, once since the start */
+	bool		no_slot;		/* none was free for the last worker */
 	IdemDatabase databases[MAX_DATABASES];	/* dbid invalid: free */
 } SharedDatabases;
 
@@ -339,6 +340,19 @@ idem_databases_hurry(TimestampTz next_pass)
 	LWLockRelease(shared->lock);
 }
 
+/* whether the last worker found no slot to run in; returns what was said before */
+bool
+idem_databases_no_slot(bool none)
+{
+	bool		before;
+
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	before = shared->no_slot;
+	shared->no_slot = none;
+	LWLockRelease(shared->lock);
+	return before;
+}
+
 /* the slot of this database, for the view worker_status; no row without preload */
 Datum
 idem_worker_state(PG_FUNCTION_ARGS)
@@ -347,24 +361,31 @@ idem_worker_state(PG_FUNCTION_ARGS)
 	IdemDatabase database;
 	Datum		values[4];
 	bool		nulls[4];
+	bool		running;
+	bool		no_slot;
 
 	InitMaterializedSRF(fcinfo, 0);
 	if (shared == NULL)
 		PG_RETURN_NULL();
 	(void) idem_database_get(MyDatabaseId, &database);
+	LWLockAcquire(shared->lock, LW_SHARED);
+	running = shared->launcher != NULL;
+	no_slot = running && shared->no_slot;
+	LWLockRelease(shared->lock);
 	values[0] = TimestampTzGetDatum(database.last_pass);
 	nulls[0] = database.last_pass == 0;
 	if (!idem_worker_is_to_serve(get_database_name(MyDatabaseId)))
 		snprintf(database.problem, IDEM_MAX_PROBLEM, "%s",
 				 "idem_action.databases does not name this database: nothing is done in the background; CALL idem.run_maintenance()");
+	else if (no_slot)
+		snprintf(database.problem, IDEM_MAX_PROBLEM, "%s",
+				 "no background worker slot is free: raise max_worker_processes; CALL idem.run_maintenance() until then");
 	else if (database.refused > 1)
 		snprintf(database.problem, IDEM_MAX_PROBLEM, "%s",
 				 "no worker gets into this database; the server's log says why");
 	values[1] = CStringGetTextDatum(database.problem);
 	nulls[1] = database.problem[0] == '\0';
-	LWLockAcquire(shared->lock, LW_SHARED);
-	values[2] = BoolGetDatum(shared->launcher != NULL);
-	LWLockRelease(shared->lock);
+	values[2] = BoolGetDatum(running);
 	nulls[2] = false;
 	values[3] = Int64GetDatum(idem_counters_uncounted());
 	nulls[3] = false;

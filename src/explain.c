@@ -23,12 +23,14 @@
 #include "apply.h"
 #include "arg.h"
 #include "catalog/pg_type.h"
+#include "counters.h"
 #include "detail.h"
 #include "errors.h"
 #include "executor/spi.h"
 #include "funcapi.h"
 #include "key.h"
 #include "miscadmin.h"
+#include "pause.h"
 #include "utils/builtins.h"
 #include "utils/tuplestore.h"
 
@@ -64,6 +66,12 @@ tell(Story *story, const char *format,...)
 		if (needed == 0)
 			break;
 		enlargeStringInfo(&line, needed);
+	}
+	/* one line, whatever its names hold */
+	for (char *c = line.data; *c != '\0'; c++)
+	{
+		if ((unsigned char) *c < ' ')
+			*c = ' ';
 	}
 	value = CStringGetTextDatum(line.data);
 	tuplestore_putvalues(story->rsinfo->setResult, story->rsinfo->setDesc, &value, &isnull);
@@ -104,6 +112,8 @@ quoted_reason(const char *value)
 static const char *
 attempt_name(int attempt, int generation, const IdemAction *row)
 {
+	if (attempt == 0)
+		return "a claim that the ledger does not know";
 	if (row->generation == 1)
 		return psprintf("attempt %d", attempt);
 	return psprintf("attempt %d of generation %d", attempt, generation);
@@ -134,6 +144,7 @@ tell_past(Story *story, const IdemPast *past, const IdemAction *row, bool hand_o
 	const char *with_ref = ref != NULL ? psprintf(" with reference %s", ref) : "";
 	const char *why = quoted_reason(idem_detail_string(past->detail, "reason"));
 	const char *kept = idem_detail_bool(past->detail, "accepted") ? "" :
+		past->attempt == 0 ? "; it is kept as evidence" :
 		"; it came too late and is kept as evidence";
 
 	if (hand_out && past->claimed_at != 0)
@@ -165,9 +176,26 @@ tell_past(Story *story, const IdemPast *past, const IdemAction *row, bool hand_o
 		tell(story, "%s: %s by %s%s.", at, past->event, who, why);
 }
 
+/* whether the last attempt was handed out to search */
+static bool
+was_search(const IdemAction *a, const List *history)
+{
+	ListCell   *lc;
+
+	foreach(lc, history)
+	{
+		IdemPast   *past = lfirst(lc);
+
+		if (past->generation == a->generation && past->attempt == a->attempt &&
+			idem_detail_bool(past->detail, "verifying"))
+			return true;
+	}
+	return a->verifying || idem_text_is(a->ended_by, "found");
+}
+
 /* what the row itself tells of the last attempt */
 static void
-tell_last_attempt(Story *story, const IdemAction *a, TimestampTz now)
+tell_last_attempt(Story *story, const IdemAction *a, const List *history, TimestampTz now)
 {
 	char	   *claimed;
 
@@ -176,7 +204,7 @@ tell_last_attempt(Story *story, const IdemAction *a, TimestampTz now)
 	claimed = pstrdup(timestamptz_to_str(a->claimed_at));
 	tell(story, "%s: %s was handed out%s%s%s.", claimed, attempt_name(a->attempt, a->generation, a),
 		 by_worker(a->worker != NULL ? text_to_cstring(a->worker) : NULL),
-		 a->verifying || idem_text_is(a->ended_by, "found") ? ", to search first" : "",
+		 was_search(a, history) ? ", to search first" : "",
 		 a->begun ? "; it said that it acts" : "");
 	if (a->state == IDEM_IN_PROGRESS)
 		tell(story, "%s: its lease %s.", pstrdup(timestamptz_to_str(a->lease_until)),
@@ -184,7 +212,8 @@ tell_last_attempt(Story *story, const IdemAction *a, TimestampTz now)
 }
 
 static void
-tell_conclusion(Story *story, const IdemAction *a, const IdemRule *rule, TimestampTz now)
+tell_conclusion(Story *story, const IdemAction *a, const IdemRule *rule, const List *history,
+				TimestampTz now)
 {
 	char	   *id = DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&a->action_id)));
 	char		provider_key[IDEM_PROVIDER_KEY_SIZE];
@@ -195,8 +224,12 @@ tell_conclusion(Story *story, const IdemAction *a, const IdemRule *rule, Timesta
 	switch (a->state)
 	{
 		case IDEM_COMPLETED:
-			tell(story, "Known: the action took effect%s on %s.", ref,
-				 pstrdup(timestamptz_to_str(a->finished_at)));
+			if (a->attempt == 0 && history == NIL)
+				tell(story, "Known: the action was done before%s: import_actions entered it on %s.", ref,
+					 pstrdup(timestamptz_to_str(a->finished_at)));
+			else
+				tell(story, "Known: the action took effect%s on %s.", ref,
+					 pstrdup(timestamptz_to_str(a->finished_at)));
 			if (idem_text_is(a->reason, "double_result"))
 			{
 				tell(story, "Not known: whether it took effect twice; two different successes were reported.");
@@ -212,13 +245,14 @@ tell_conclusion(Story *story, const IdemAction *a, const IdemRule *rule, Timesta
 			tell(story, "Next: nothing, or rerun_action once the cause is gone.");
 			break;
 		case IDEM_CANCELLED:
-			tell(story, "Known: the action was cancelled before it took effect.");
+			tell(story, a->attempt == 0 ? "Known: the action was cancelled before anybody acted on it." :
+				 "Known: the action was cancelled; what its attempts did is told above.");
 			tell(story, "Next: nothing; resolve_action('%s', 'not_happened', note, " INT64_FORMAT ") reopens it.",
 				 id, a->revision);
 			break;
 		case IDEM_NEEDS_ATTENTION:
 			if (idem_text_is(a->reason, "late_result") || idem_text_is(a->reason, "double_result"))
-				tell(story, "Known: a success was reported%s after the ledger had given the claim up.", ref);
+				tell(story, "Known: a success was reported%s by a claim that did not hold the action any more.", ref);
 			else
 				tell(story, "Known: nobody acts on it now; reason %s.", text_or(a->reason, "none"));
 			if (idem_text_is(a->reason, "double_result"))
@@ -242,14 +276,18 @@ tell_conclusion(Story *story, const IdemAction *a, const IdemRule *rule, Timesta
 		case IDEM_PENDING:
 			if (a->uncertain)
 				tell(story, "Not known: whether an earlier attempt took effect.");
+			else if (a->generation > 1)
+				tell(story, "Known: generation %d has not taken effect.", a->generation);
 			else
 				tell(story, "Known: it has not taken effect.");
 			if (rule->requires_approval && !a->approved)
 				tell(story, "Next: a person approves the draft by approve_action('%s', " INT64_FORMAT ").", id, a->revision);
+			else if (idem_is_paused(a->intent))
+				tell(story, "Next: nothing is handed out while the intent is paused; resume_intent ends that.");
 			else if (a->due_at > now)
 				tell(story, "Next: it is handed out after %s.", pstrdup(timestamptz_to_str(a->due_at)));
 			else
-				tell(story, "Next: the next claim or take gets it%s.",
+				tell(story, "Next: the next claim%s gets it%s.", a->purged ? ", which brings the contents anew," : " or take",
 					 a->uncertain && rule->on_uncertain == IDEM_SEARCH ? ", to search first" : "");
 			break;
 	}
@@ -264,6 +302,7 @@ idem_explain_action(PG_FUNCTION_ARGS)
 	const IdemRule *rule;
 	pg_uuid_t	id;
 	TimestampTz now = GetCurrentTimestamp();
+	List	   *history;
 	ListCell   *lc;
 	bool		told = false;
 
@@ -282,21 +321,22 @@ idem_explain_action(PG_FUNCTION_ARGS)
 		 row.generation > 1 ? psprintf(", generation %d", row.generation) : "");
 	tell(&story, "%s: first seen%s%s.", pstrdup(timestamptz_to_str(row.created_at)),
 		 by_event(text_or(row.event_id, NULL)), from_source(text_or(row.source, NULL)));
-	foreach(lc, idem_ledger_past(&id))
+	history = idem_ledger_past(&id);
+	foreach(lc, history)
 	{
 		IdemPast   *past = lfirst(lc);
 
 		/* the last attempt began before anything was said about it */
 		if (!told && past->generation == row.generation && past->during == row.attempt)
 		{
-			tell_last_attempt(&story, &row, now);
+			tell_last_attempt(&story, &row, history, now);
 			told = true;
 		}
 		tell_past(&story, past, &row, !told);
 	}
 	if (!told)
-		tell_last_attempt(&story, &row, now);
-	tell_conclusion(&story, &row, rule, now);
+		tell_last_attempt(&story, &row, history, now);
+	tell_conclusion(&story, &row, rule, history, now);
 	idem_ledger_close(ledger);
 	PG_RETURN_NULL();
 }
@@ -306,21 +346,24 @@ idem_explain_action(PG_FUNCTION_ARGS)
  *-------------------------------------------------------------------------
  */
 
-/* $1 what, $2 since, $3 the caller, $4 whether the caller sees contents */
+/*
+ * $1 what, $2 since, $3 the caller, $4 whether the caller sees contents, $5 and
+ * $6 what is kept of an event or a source as long as that, in a row and counted
+ */
 #define SQL_SEARCH \
 	"SELECT v.* FROM idem.actions v" \
 	" WHERE idem.may_see(v.intent, $3) AND (" \
 	" v.action_id OPERATOR(pg_catalog.=) (CASE WHEN $1 OPERATOR(pg_catalog.~) '^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$' THEN $1 END)::pg_catalog.uuid" \
 	" OR v.created_at OPERATOR(pg_catalog.>=) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) $2) AND (" \
 	" v.external_ref OPERATOR(pg_catalog.=) $1 OR v.key OPERATOR(pg_catalog.=) $1" \
-	" OR v.event_id OPERATOR(pg_catalog.=) $1 OR v.source OPERATOR(pg_catalog.=) $1" \
+	" OR v.event_id OPERATOR(pg_catalog.=) $5 OR v.source OPERATOR(pg_catalog.=) $5" \
 	" OR EXISTS (SELECT FROM pg_catalog.generate_series(2, v.generation) g" \
 	"  WHERE idem.provider_key(v.action_id, g) OPERATOR(pg_catalog.=) $1)" \
 	" OR EXISTS (SELECT FROM idem.idem_events e WHERE e.action_id OPERATOR(pg_catalog.=) v.action_id" \
-	"  AND (e.event_id OPERATOR(pg_catalog.=) $1 OR e.source OPERATOR(pg_catalog.=) $1" \
+	"  AND (e.event_id OPERATOR(pg_catalog.=) $5 OR e.source OPERATOR(pg_catalog.=) $5" \
 	"   OR (e.detail OPERATOR(pg_catalog.->>) 'external_ref') OPERATOR(pg_catalog.=) $1))" \
 	" OR EXISTS (SELECT FROM idem.idem_repeats r WHERE r.action_id OPERATOR(pg_catalog.=) v.action_id" \
-	"  AND (r.event_id OPERATOR(pg_catalog.=) $1 OR r.source OPERATOR(pg_catalog.=) $1))" \
+	"  AND (r.event_id OPERATOR(pg_catalog.=) $6 OR r.source OPERATOR(pg_catalog.=) $6))" \
 	" OR $4 AND EXISTS (SELECT FROM idem.idem_actions a WHERE a.action_id OPERATOR(pg_catalog.=) v.action_id" \
 	"  AND pg_catalog.jsonb_path_exists(a.params, 'strict $.** ? (@ == $what)'," \
 	"   pg_catalog.jsonb_build_object('what', $1), true))))" \
@@ -330,8 +373,8 @@ Datum
 idem_search_actions(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	Oid			types[4] = {TEXTOID, INTERVALOID, OIDOID, BOOLOID};
-	Datum		values[4];
+	Oid			types[6] = {TEXTOID, INTERVALOID, OIDOID, BOOLOID, TEXTOID, TEXTOID};
+	Datum		values[6];
 	IdemOwner	caller;
 	MemoryContext old;
 	int			rc;
@@ -346,12 +389,14 @@ idem_search_actions(PG_FUNCTION_ARGS)
 	}
 	values[2] = ObjectIdGetDatum(GetUserId());
 	values[3] = BoolGetDatum(idem_is_operator(GetUserId()));
+	values[4] = PointerGetDatum(idem_text_cut(DatumGetTextPP(values[0]), IDEM_MAX_LABEL));
+	values[5] = PointerGetDatum(idem_text_cut(DatumGetTextPP(values[0]), IDEM_MAX_COUNTED));
 
 	InitMaterializedSRF(fcinfo, 0);
 	old = CurrentMemoryContext;
 	SPI_connect();
 	idem_owner_enter(&caller);
-	rc = SPI_execute_with_args(SQL_SEARCH, 4, types, values, NULL, true, 0);
+	rc = SPI_execute_with_args(SQL_SEARCH, 6, types, values, NULL, true, 0);
 	idem_owner_leave(&caller);
 	if (rc != SPI_OK_SELECT)
 		elog(ERROR, "SPI_execute_with_args returned %s", SPI_result_code_string(rc));

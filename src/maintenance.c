@@ -433,13 +433,18 @@ idem_after_restore(PG_FUNCTION_ARGS)
 	IdemOwner	caller;
 	int64		changed;
 
-	if (PG_ARGISNULL(0) || PG_ARGISNULL(1))
+	if (PG_ARGISNULL(0))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("since and note must not be null"),
-				 errhint("Pass the moment that the ledger was restored to, and say what happened.")));
+				 errmsg("since must not be null"),
+				 errhint("Pass the moment that the ledger was restored to.")));
 	restore.since = PG_GETARG_TIMESTAMPTZ(0);
-	restore.note = idem_arg_label(fcinfo, 1);
+	if (restore.since > GetCurrentTimestamp())
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("since lies in the future"),
+				 errhint("Pass the moment that the ledger was restored to.")));
+	restore.note = idem_arg_sentence(fcinfo, 1, "note", "Say what happened, for whoever looks at the actions.");
 	changed = change_all(IDEM_WANT_OPEN, put_before_a_person, record_restore, &restore);
 	SPI_connect();
 	idem_owner_enter(&caller);

@@ -124,13 +124,9 @@ change_pause(text *intent, text *reason, text *actor, bool pause)
 Datum
 idem_pause_intent(PG_FUNCTION_ARGS)
 {
-	if (PG_ARGISNULL(1))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("reason must not be null"),
-				 errhint("Say why, for whoever finds the intent paused.")));
-	change_pause(idem_arg_text(fcinfo, 0), idem_arg_label(fcinfo, 1),
-				 idem_arg_label(fcinfo, 2), true);
+	text	   *reason = idem_arg_sentence(fcinfo, 1, "reason", "Say why, for whoever finds the intent paused.");
+
+	change_pause(idem_arg_text(fcinfo, 0), reason, idem_arg_label(fcinfo, 2), true);
 	PG_RETURN_VOID();
 }
 

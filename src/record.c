@@ -90,6 +90,8 @@ idem_record_report(IdemVerdict *v, const IdemRequest *r)
 	StringInfoData d;
 
 	idem_detail_start(&d);
+	if (v->searching)
+		idem_detail_add_bool(&d, "verifying", true);
 	if (r->call == IDEM_CALL_FAIL)
 		idem_detail_add(&d, "effect", effect_names[r->effect]);
 	if (r->call == IDEM_CALL_SEARCHED)
@@ -130,7 +132,7 @@ idem_record_expiry(IdemVerdict *v, const IdemAction *before)
 	line->detail = idem_detail_end(&d);
 }
 
-/* a later delivery that was handed the action; the row tells the first one */
+/* a delivery that was handed the action; the row tells only the first arrival */
 void
 idem_record_redelivery(IdemVerdict *v, const IdemRequest *r)
 {

@@ -118,8 +118,7 @@ idem_resolve_action(PG_FUNCTION_ARGS)
 						 PG_ARGISNULL(5) ? NULL : PG_GETARG_JSONB_P(5));
 	r.call = IDEM_CALL_RESOLVE;
 	r.decision = decision_arg(fcinfo, 1);
-	must_not_be_null(fcinfo, 2, "note", "Say how you know: it is the answer to whoever asks later.");
-	r.note = idem_arg_label(fcinfo, 2);
+	r.note = idem_arg_sentence(fcinfo, 2, "note", "Say how you know: it is the answer to whoever asks later.");
 	must_not_be_null(fcinfo, 3, "revision", "Pass the revision that you saw, so that you decide about what you saw.");
 	r.revision = revision_arg(fcinfo, 3);
 	r.actor = idem_arg_label(fcinfo, 6);
@@ -165,8 +164,7 @@ idem_rerun_action(PG_FUNCTION_ARGS)
 {
 	IdemRequest r = {.call = IDEM_CALL_RERUN};
 
-	must_not_be_null(fcinfo, 1, "reason", "Say why it is done once more.");
-	r.note = idem_arg_label(fcinfo, 1);
+	r.note = idem_arg_sentence(fcinfo, 1, "reason", "Say why it is done once more.");
 	r.revision = revision_arg(fcinfo, 2);
 	r.draft = idem_arg_content(fcinfo, 3, "draft");
 	r.actor = idem_arg_label(fcinfo, 4);
@@ -178,8 +176,7 @@ idem_erase_action(PG_FUNCTION_ARGS)
 {
 	IdemRequest r = {.call = IDEM_CALL_ERASE};
 
-	must_not_be_null(fcinfo, 1, "reason", "Say why the contents go.");
-	r.note = idem_arg_label(fcinfo, 1);
+	r.note = idem_arg_sentence(fcinfo, 1, "reason", "Say why the contents go.");
 	r.actor = idem_arg_label(fcinfo, 2);
 	return decide(fcinfo, &r);
 }

@@ -213,7 +213,8 @@ read_file(void)
 	if (file == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_IDEM_SECRET_MISSING),
-				 errmsg("the secret file cannot be opened: %m")));
+				 errmsg("the secret file cannot be opened: %m"),
+				 errhint("The setting idem_action.secret_file names it; the user that the server runs as must be able to read it.")));
 	check_permissions(file);
 	if (secret_context == NULL)
 		secret_context = AllocSetContextCreate(CacheMemoryContext, "idem_action secrets",
@@ -258,7 +259,7 @@ secret_of(const char *id)
 		ereport(ERROR,
 				(errcode(ERRCODE_IDEM_SECRET_MISSING),
 				 errmsg("secret \"%s\" is not in the secret file", id),
-				 errhint("A secret that rows were made under is needed until the last of them is forgotten: no key can count as new without it.")));
+				 errhint("Add its line to the file and call pg_reload_conf(). A secret that rows were made under is needed until the last of them is forgotten: no key can count as new without it.")));
 	return secret;
 }
 

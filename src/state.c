@@ -432,6 +432,7 @@ decide(const IdemAction *action, const IdemRequest *r, IdemVerdict *v)
 	v->attempt = action->attempt;
 	v->generation = action->generation;
 	v->worker = action->worker;
+	v->searching = action->verifying && idem_uuid_equal(&action->claim_id, &r->claim_id);
 	v->queued = action->due_at != IDEM_NEVER;
 	v->outcome = idem_outcome_of(action, r->rule);
 

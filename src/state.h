@@ -119,6 +119,7 @@ typedef enum IdemProblem
 {
 	IDEM_NO_PROBLEM,
 	IDEM_PROBLEM_LOST,
+	IDEM_PROBLEM_SEARCHING,		/* the claim may search, not act */
 	IDEM_PROBLEM_CANCEL,
 	IDEM_PROBLEM_PAUSED,
 	IDEM_PROBLEM_NOT_APPROVED,	/* the draft is not the approved one */
@@ -154,6 +155,7 @@ typedef struct IdemVerdict
 	int32		attempt;		/* the one the request speaks of, */
 	int32		generation;		/* its generation, */
 	text	   *worker;			/* and who had it */
+	bool		searching;		/* handed out to search */
 	IdemOutcome outcome;		/* of a claim */
 	bool		kept_draft;		/* a claim's own draft was not taken */
 	bool		accepted;		/* a report counts */

@@ -253,7 +253,6 @@ expect_nothing(Oid dbid)
 static bool
 serve(Oid dbid)
 {
-	static bool complained = false;
 	BackgroundWorker worker;
 	BackgroundWorkerHandle *handle;
 
@@ -263,15 +262,14 @@ serve(Oid dbid)
 	worker.bgw_notify_pid = MyProcPid;
 	if (!RegisterDynamicBackgroundWorker(&worker, &handle))
 	{
-		if (!complained)
+		if (!idem_databases_no_slot(true))
 			ereport(LOG,
 					(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 					 errmsg("idem_action found no free background worker slot"),
-					 errhint("Raise max_worker_processes; passes are late until then.")));
-		complained = true;
+					 errhint("Raise max_worker_processes; no pass begins until a slot is free.")));
 		return false;
 	}
-	complained = false;
+	(void) idem_databases_no_slot(false);
 	(void) WaitForBackgroundWorkerShutdown(handle);
 	return true;
 }

@@ -101,7 +101,7 @@ SELECT current_database() AS database, w.last_pass, b.purge_backlog, b.lease_bac
 		CASE WHEN s.left_timeline THEN 'the timeline has changed: the last commits before that may be lost; idem.after_restore() if they are, idem.resume_intent(NULL) if not' END,
 		CASE WHEN w IS NULL THEN 'the library is not in shared_preload_libraries: nothing is done in the background and repeats are not counted; CALL idem.run_maintenance()' END,
 		CASE WHEN NOT current_setting('idem_action.worker', true)::boolean THEN 'idem_action.worker is off: nothing is done in the background; CALL idem.run_maintenance()' END,
-		CASE WHEN NOT w.running THEN 'the launcher is not running' END,
+		CASE WHEN pg_is_in_recovery() THEN 'this is a standby: the primary does the maintenance' WHEN NOT w.running THEN 'the launcher is not running' END,
 		w.problem,
 		CASE WHEN w.uncounted > 0 THEN format('%s repeats since the start were not counted: too many at once', w.uncounted) END), '') AS problem,
 	idem.library_version() AS library_version,

@@ -3,7 +3,7 @@
 -- the same event twice, two at once, a retry after a timeout, a restart right
 -- after the tool succeeded.  Times are replaced by their order of magnitude.
 --
-SELECT plan(7);
+SELECT plan(26);
 
 SELECT idem.define_rule('send-reply', 'one reply for each request', 'the support lead', marks_effect => true) \g /dev/null
 
@@ -81,5 +81,55 @@ FROM idem.history WHERE event = 'expired' AND key = 'restart';
 SET IntervalStyle = 'iso_8601';
 SELECT idem.define_rule('send-reply', 'one reply for each request', 'the support lead', lease => '10 minutes') \g /dev/null
 SELECT is(detail ->> 'lease', '00:10:00', 'an interval in the history') FROM idem.history WHERE event = 'rule_defined' AND intent = 'send-reply' ORDER BY at DESC, id DESC LIMIT 1;
+
+--
+-- Nothing is told that nobody knows
+--
+SELECT idem.define_rule('search', 'the key', 'support', on_uncertain => 'verify', settle => '0', rerun_by => 'worker') \g /dev/null
+CREATE FUNCTION pg_temp.tells(key text, what text) RETURNS bigint LANGUAGE sql AS $$
+	SELECT count(*) FROM idem.explain_action(idem.action_id(key, 'search')) AS line WHERE line ~ what
+$$;
+/* an action whose first attempt is in doubt, and its second one a search */
+CREATE FUNCTION pg_temp.searching(key text) RETURNS idem.claim LANGUAGE plpgsql AS $$
+DECLARE
+	c idem.claim := idem.claim_action(key, 'search', in_transaction => true);
+BEGIN
+	PERFORM idem.fail_action(c.action_id, c.claim_id, 'timeout', retry_after => '0');
+	RETURN idem.claim_action(key, 'search', in_transaction => true);
+END
+$$;
+
+-- a claim that may search stays one in the story and in the history, whatever it ends with
+CREATE TABLE searches AS SELECT c.* FROM unnest('{held,found,absent,inconclusive,failed,released,completed}'::text[]) AS k, LATERAL pg_temp.searching(k) AS c;
+SELECT is(count(*), 7::bigint, 'seven searches') FROM searches WHERE outcome = 'verify';
+SELECT (idem.verify_action(action_id, claim_id, true, 'ref')).outcome FROM searches WHERE key = 'found' \g /dev/null
+SELECT (idem.verify_action(action_id, claim_id, false)).outcome FROM searches WHERE key = 'absent' \g /dev/null
+SELECT (idem.verify_action(action_id, claim_id, NULL)).outcome FROM searches WHERE key = 'inconclusive' \g /dev/null
+SELECT (idem.fail_action(action_id, claim_id, 'the search is down')).state FROM searches WHERE key = 'failed' \g /dev/null
+SELECT (idem.release_action(action_id, claim_id)).state FROM searches WHERE key = 'released' \g /dev/null
+SELECT (idem.verify_action(action_id, claim_id, false)).outcome FROM searches WHERE key = 'completed' \g /dev/null
+SELECT (idem.complete_action(action_id, claim_id, 'ref')).state FROM searches WHERE key = 'completed' \g /dev/null
+SELECT is((SELECT array_agg(event ORDER BY attempt) FROM idem.history h WHERE h.action_id = s.action_id AND event ~ 'claimed|handed'),
+	'{claimed,handed_out_to_verify}', 'a search: ' || key)
+FROM searches s WHERE key <> 'held';
+SELECT is(pg_temp.tells(key, 'attempt 2 was handed out, to search first'), 1::bigint, 'in the story: ' || key)
+FROM searches s WHERE key <> 'held';
+
+-- what became of the doubt
+SELECT (idem.rerun_action(action_id, 'again')).state FROM searches WHERE key = 'inconclusive' \g /dev/null
+SELECT is(pg_temp.tells('inconclusive', 'Known: generation 2 has not taken effect'), 1::bigint, 'a rerun says nothing of the attempts before it');
+SELECT is((SELECT count(*) FROM idem.cancel_action(idem.action_id('failed', 'search'))), 1::bigint, 'cancelled in doubt');
+SELECT (idem.resolve_action(action_id, 'cancel', 'nobody wants it', revision)).state FROM idem.actions WHERE intent = 'search' AND key = 'failed' \g /dev/null
+SELECT is(pg_temp.tells('failed', 'cancelled; what its attempts did is told above'), 1::bigint, 'nor that it was cancelled in time');
+
+-- a claim that the ledger never handed out, what was done before, what is paused
+SELECT (idem.fail_action(action_id, gen_random_uuid(), 'x')).note FROM searches WHERE key = 'held' \g /dev/null
+SELECT is(pg_temp.tells('held', 'a claim that the ledger does not know failed, effect unknown: x; it is kept as evidence'), 1::bigint, 'an unknown claim is no attempt');
+SELECT idem.import_actions('search', '{imported}') \g /dev/null
+SELECT is(pg_temp.tells('imported', 'Known: the action was done before: import_actions entered it on'), 1::bigint, 'when an imported action was done is not known');
+SELECT (idem.enqueue_action('paused', 'search')).outcome \g /dev/null
+SELECT idem.pause_intent('search', 'a test') \g /dev/null
+SELECT is(pg_temp.tells('paused', 'Next: nothing is handed out while the intent is paused'), 1::bigint, 'paused');
+SELECT idem.resume_intent('search') \g /dev/null
 
 SELECT * FROM finish();

@@ -244,6 +244,27 @@ SELECT outcome FROM idem.claim_action('k', 'errors');
 DROP TRIGGER my_audit ON idem.idem_actions;
 
 --
+-- IA002: a claim that was handed out to search
+--
+SELECT idem.define_rule('errors with a search', 'event', 'the team', on_uncertain => 'verify', settle => '0') <> '' AS defined;
+SELECT action_id AS id, claim_id AS claim FROM idem.claim_action('k', 'errors with a search') \gset
+SELECT state FROM idem.fail_action(:'id', :'claim', 'timeout', retry_after => '0');
+SELECT outcome, claim_id AS claim FROM idem.claim_action('k', 'errors with a search') \gset
+SELECT idem.begin_effect(:'id', :'claim');
+\echo :SQLSTATE
+
+--
+-- 22023: a person says nothing, or what cannot be
+--
+SELECT state FROM idem.resolve_action(:'id', 'happened', ' ', 1);
+SELECT state FROM idem.rerun_action(:'id', '');
+SELECT state FROM idem.erase_action(:'id', E'\t');
+SELECT idem.pause_intent('errors', '');
+SELECT idem.after_restore('2026-01-01', NULL);
+SELECT idem.after_restore('infinity', 'the disk');
+\echo :SQLSTATE
+
+--
 -- Notes: what a report is told where it is not simply accepted
 --
 SELECT action_id AS id, claim_id AS claim FROM idem.claim_action('notes', 'errors') \gset

@@ -258,6 +258,8 @@ $node->wait_for_log(qr/idem_action found no free background worker slot/, $offse
 $node->pass_time(3);
 my $said = () = substr(slurp_file($node->logfile), $offset) =~ /found no free background worker slot/g;
 is($said, 1, 'no free slot: said once in several rounds');
+like($node->safe_psql('postgres', 'SELECT problem FROM idem.worker_status'), qr/^no background worker slot is free: raise max_worker_processes/,
+	'no free slot: worker_status says so');
 
 # --- which databases, and whether at all ------------------------------------
 
@@ -316,7 +318,7 @@ sub cpu
 
 SKIP:
 {
-	skip 'no /proc', 3 unless -e '/proc/self/stat';
+	skip 'no /proc', 4 unless -e '/proc/self/stat';
 	my @other = split /\n/, $node->safe_psql('postgres',
 		"SELECT quote_ident(datname) FROM pg_database WHERE NOT datistemplate AND datname <> 'postgres'");
 	$node->safe_psql('postgres', "DROP DATABASE $_ WITH (FORCE)") foreach @other;
@@ -327,11 +329,14 @@ SKIP:
 	# no session of ours ends, and so counts, between the two readings
 	my $watch = $node->session;
 	my $launcher = $watch->query_safe("SELECT pid FROM pg_stat_activity WHERE backend_type = 'idem_action launcher'");
+	my $others;
 	for (1 .. 1000)
 	{
-		last if $watch->query_safe("SELECT count(*) FROM pg_stat_activity
-			WHERE backend_type IN ('client backend', 'idem_action worker') AND pid <> pg_backend_pid()") == 0;
+		$others = $watch->query_safe("SELECT count(*) FROM pg_stat_activity
+			WHERE backend_type IN ('client backend', 'idem_action worker') AND pid <> pg_backend_pid()");
+		last if $others == 0;
 	}
+	is($others, 0, 'idle: nobody else is there');
 	$watch->query_safe('CHECKPOINT');
 	$offset = -s $node->logfile;
 

@@ -58,7 +58,7 @@ is($standby->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE 
 is(state_of('again'), 'in_progress||f', 'standby: a lease that is over stays');
 is($standby->safe_psql('postgres', q{SELECT outcome FROM idem.find_action('k', 'again')}), 'in_progress', 'standby: find answers');
 is($standby->safe_psql('postgres', 'SELECT problem FROM idem.worker_status'),
-	'the launcher is not running', 'standby: worker_status says so');
+	'this is a standby: the primary does the maintenance', 'standby: worker_status says so');
 $primary->safe_psql('postgres', 'CHECKPOINT; SELECT pg_switch_wal()');
 $primary->wait_for_catchup($standby, 'replay', $primary->lsn('insert'));
 is(scalar(grep { /idem_action/ && !/LOG:  statement:/ } log_since($offset)), 0, 'standby: not a word in the log');
