@@ -97,6 +97,17 @@ idem_lease_of(const IdemRequest *r)
 	return r->lease > 0 ? r->lease : r->rule->lease;
 }
 
+/* whether the request names its delivery, and it is not the row's first arrival */
+static bool
+came_again(const IdemAction *a, const IdemRequest *r)
+{
+	if (r->source == NULL && r->event_id == NULL)
+		return false;
+	return a->attempt > 1 || a->generation > 1 ||
+		(r->source != NULL && !idem_text_equal(a->source, r->source)) ||
+		(r->event_id != NULL && !idem_text_equal(a->event_id, r->event_id));
+}
+
 void
 idem_hand_out(IdemVerdict *v, const IdemRequest *r, bool verifying)
 {
@@ -122,8 +133,7 @@ idem_hand_out(IdemVerdict *v, const IdemRequest *r, bool verifying)
 	a->uncertain_before = a->uncertain;
 	a->verifying = verifying;
 	a->ended_by = NULL;
-	if ((r->source != NULL || r->event_id != NULL) &&
-		!(idem_text_equal(a->source, r->source) && idem_text_equal(a->event_id, r->event_id)))
+	if (came_again(a, r))
 		idem_record_redelivery(v, r);
 	if (a->params == NULL && r->params != NULL &&
 		(a->params_digest == NULL || a->purged))

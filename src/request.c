@@ -443,11 +443,16 @@ idem_request_identify_batch(IdemBatchArgs *batch, const IdemRequest *common)
 	idem_batch_sort(batch->items, batch->n);
 }
 
-/* a delivery that met an action already known, or somebody's open transaction */
+/*
+ * A delivery that met an action already known, or somebody's open transaction,
+ * and was not handed it; it may have judged an attempt.
+ */
 void
 idem_count_repeat(const IdemRequest *r, const IdemVerdict *v, bool known)
 {
-	if ((known || v->outcome == IDEM_CONTENDED) && !v->changes)
+	bool		handed_out = v->changes && (v->outcome == IDEM_CLAIMED || v->outcome == IDEM_VERIFY);
+
+	if ((known || v->outcome == IDEM_CONTENDED) && !handed_out)
 		idem_counter_add(&r->action_id, r->intent, r->source, r->event_id, v->outcome);
 }
 

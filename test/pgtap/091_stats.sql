@@ -105,6 +105,14 @@ SELECT is((SELECT array_agg(key) FROM idem.search_actions('evt-b')), '{twice}'::
 SELECT is(string_agg(event || ' ' || attempt || coalesce(' ' || worker, ''), ', ' ORDER BY at, id), 'recorded 0, released 1, redelivered 2 w2, claimed 2 w2', 'both are in the history')
 FROM idem.history WHERE action_id = :'id' AND (event, attempt) <> ('claimed', 1);
 SELECT is((SELECT count(*) FROM idem.explain_action(:'id') e WHERE e ~ 'first seen, event evt-a|arrived again, event evt-b'), 2::bigint, 'and in the story');
+-- one that judged a lost attempt, and got nothing
+SELECT granted FROM idem.claim_action('lost', 'other', event_id => 'evt-c') \g /dev/null
+UPDATE idem.idem_actions SET claimed_at = claimed_at - interval '1 hour', first_claimed_at = first_claimed_at - interval '1 hour',
+	lease_until = lease_until - interval '1 hour' WHERE key = 'lost';
+SELECT is(outcome, 'needs_attention', 'a delivery finds that an attempt was lost') FROM idem.claim_action('lost', 'other', source => 'late', event_id => repeat('d', 2000));
+CALL idem.run_maintenance();
+SELECT is((SELECT array_agg(key) FROM idem.search_actions(repeat('d', 2000))), '{lost}'::text[], 'and is found, as much as is kept of it');
+SELECT is(needs_attention, 1::bigint, 'and counted') FROM idem.stat_intents WHERE intent = 'other' AND source = 'late';
 SELECT granted FROM idem.claim_action('done', 'other', source => 'bus', event_id => 'evt-done') \g /dev/null
 SELECT is((SELECT array_agg(intent ORDER BY intent) FROM idem.search_actions('evt-done')), '{mail,other}'::text[], 'two actions of one event');
 
