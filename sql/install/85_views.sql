@@ -69,7 +69,7 @@ FROM idem.idem_actions a WHERE a.state = 'completed' AND coalesce(a.ended_by, 's
 COMMENT ON VIEW idem.history IS 'the whole timeline of actions and rules; order by at, id';
 COMMENT ON COLUMN idem.history.id IS 'orders lines of the same instant; 0 and the two highest numbers stand for lines told by the row itself';
 COMMENT ON COLUMN idem.history.attempt IS 'the attempt that the line speaks of; 0 for none or for a claim the ledger never issued';
-COMMENT ON COLUMN idem.history.event_id IS 'of the delivery: the first one (recorded), or a later one that was handed the action (redelivered)';
+COMMENT ON COLUMN idem.history.event_id IS 'of the delivery: the first arrival (recorded), or one that was handed the action (redelivered)';
 COMMENT ON COLUMN idem.history.role IS 'the database role that made the call';
 COMMENT ON COLUMN idem.history.actor IS 'the person, as the application names them';
 
@@ -205,4 +205,4 @@ GROUP BY s.day, s.intent, s.source;
 
 COMMENT ON VIEW idem.stat_intents IS 'by day (UTC), intent and source: actions first seen, and answers to repeats by outcome';
 COMMENT ON COLUMN idem.stat_intents.recorded IS 'actions first seen that day';
-COMMENT ON COLUMN idem.stat_intents.claimed_after_forgetting IS 'claims of a key that keep_key had let go: a sign that it is too short';
+COMMENT ON COLUMN idem.stat_intents.claimed_after_forgetting IS 'claims of a key that keep_key had let go and whose row was still there: a sign that it is too short; none proves nothing, as the next pass removes the row';

@@ -5,7 +5,7 @@
 -- an argument in [ ] has a default, NULL unless said.  What is listed as to
 -- come is compared as soon as it exists.
 --
-SELECT plan(118);
+SELECT plan(119);
 
 --
 -- Functions
@@ -269,6 +269,11 @@ SELECT is_empty($$
 		AND coalesce(obj_description(objid, CASE classid WHEN 'pg_type'::regclass THEN 'pg_type' ELSE 'pg_class' END),
 			(SELECT obj_description(reltype, 'pg_type') FROM pg_class WHERE oid = objid), '') = ''
 	$$, 'every table, view and type has a comment');
+SELECT is_empty($$
+	SELECT attrelid::regclass, attname FROM pg_attribute JOIN pg_class c ON c.oid = attrelid
+	WHERE relnamespace = 'idem'::regnamespace AND relkind = ANY ('{v,c}') AND attnum > 0
+		AND coalesce(col_description(attrelid, attnum), '') = ''
+	$$, 'every column that users see has a comment');
 SELECT is_empty($$
 	SELECT oid::regclass FROM pg_class
 	WHERE relnamespace = 'idem'::regnamespace AND relkind = ANY ('{r,S,p}')

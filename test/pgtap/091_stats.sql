@@ -148,9 +148,6 @@ SELECT FROM idem.revoke_access('idem_test_analyst', 'analyst') \g /dev/null
 DROP OWNED BY idem_test_analyst;
 DROP ROLE idem_test_analyst;
 
-SELECT is(count(*), 0::bigint, 'each column of stat_intents and worker_status that needs one has a comment')
-FROM pg_attribute a WHERE attrelid IN ('idem.stat_intents'::regclass, 'idem.worker_status'::regclass, 'idem.repeats'::regclass)
-	AND attname IN ('recorded', 'claimed_after_forgetting', 'last_pass', 'purge_backlog', 'lease_backlog', 'n') AND col_description(attrelid, attnum) IS NULL;
 
 -- --- more than there is room for ------------------------------------------------------------
 
