@@ -170,7 +170,7 @@ change_access(FunctionCallInfo fcinfo, bool grant)
 	if (grant && !role_exists)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("there is no such role")));
+				 errmsg("there is no role %u", role)));
 
 	SPI_connect();
 	values[0] = ObjectIdGetDatum(role);

@@ -53,7 +53,7 @@ idem_revise(IdemVerdict *v, const IdemRequest *r)
 void
 idem_refuse_revise(IdemVerdict *v, const IdemRequest *r)
 {
-	v->note = psprintf("refused: the action is %s; a later change wants cancel_action before it is done, rerun_action after it, or a key of its own",
+	v->note = psprintf("refused: the action is %s; cancel_action stops it before it is done, rerun_action does it once more after that, or give the change a key of its own",
 					   text_to_cstring(idem_state_name(v->after.state)));
 }
 

@@ -78,7 +78,7 @@
 								 * database */
 #define MOST_REST USECS_PER_DAY /* of a database that lets no worker in */
 #define LOCK_TIMEOUT_MS "1000"
-#define UNUSED "nobody has used the ledger since it was made or restored: passes begin with the first call"
+#define UNUSED "nobody has used the ledger since it was made or restored: passes begin with the first call about an action"
 
 bool		idem_worker_enabled = true;
 char	   *idem_worker_databases = NULL;

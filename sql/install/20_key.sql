@@ -73,8 +73,10 @@ COMMENT ON FUNCTION idem.period_key(timestamptz, text, text, int) IS
  *	scope	0 to 256 bytes
  *
  * Result: a UUIDv8, never null.
- * Errors: IA006, an argument is null, empty or too long; 22P05, a character
- * of a database that is not in UTF-8 has no equivalent there.
+ * Errors: IA006, an argument is null, empty or too long; of an intent with
+ * confidential keys IA008, without the level worker, and IA014, the secret is
+ * missing; 22P05, a character of a database that is not in UTF-8 has no
+ * equivalent there.
  */
 CREATE FUNCTION idem.action_id(
 	key text,

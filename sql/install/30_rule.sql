@@ -97,8 +97,8 @@ COMMENT ON FUNCTION idem.drop_rule(text) IS
  *
  *	intent	the intent
  *
- * Errors: IA005, the intent has no rule; IA006, a bad intent; IA008, outside
- * the roles of the rule.
+ * Errors: IA005, the intent has no rule; IA006, a bad intent; 22023, none; IA008,
+ * outside the roles of the rule.
  * Stable.
  */
 CREATE FUNCTION idem.describe_rule(intent text)

@@ -31,8 +31,9 @@
  * cancelled.
  * Errors: 25001, an open transaction; 25006, read only or a standby; IA001,
  * other params; IA005, no rule; IA006, a bad key, intent, scope or call_id;
- * IA010, contents too large; 22023, a bad lease or wait; 40001, the row is
- * newer than the transaction's snapshot and would have to change.
+ * IA008, not one of its workers; IA010, contents too large; IA014, a secret is
+ * missing; 22023, a bad lease or wait; 40001, the row is newer than the
+ * transaction's snapshot and would have to change.
  * Volatile.
  */
 CREATE FUNCTION idem.claim_action(
@@ -103,7 +104,7 @@ COMMENT ON FUNCTION idem.claim_actions(text, text[], jsonb[], jsonb[], text, int
  *	key, intent, params, scope	as for claim_action
  *
  * Errors: IA003, the action is known but not as done; IA001, IA005, IA006,
- * IA010, 25006 as claim_action; 40001, done by a transaction that the caller's
+ * IA008, IA010, IA014, 25006 as claim_action; 40001, done by a transaction that the caller's
  * snapshot does not see.
  * Volatile.
  */
@@ -124,11 +125,13 @@ COMMENT ON FUNCTION idem.once(text, text, jsonb, text) IS
  * idem.find_action(key, intent, scope) returns idem.claim
  *
  * How an action stands.  Reads only, grants nothing, works on a standby and in
- * a read-only transaction; outcome unknown where the ledger has never seen it.
+ * a read-only transaction; outcome unknown where the ledger has never seen it,
+ * or the caller is in neither role of its rule.
  *
  *	key, intent, scope	as for claim_action
  *
- * Errors: IA005, no rule; IA006, a bad key, intent or scope.
+ * Errors: IA005, no rule; IA006, a bad key, intent or scope; IA014, a secret is
+ * missing.
  * Volatile, since it answers from the latest committed row.
  */
 CREATE FUNCTION idem.find_action(

@@ -13,9 +13,10 @@
  *	lease				renews the lease; null leaves it as it is
  *
  * Result: seconds of lease left.
- * Errors: IA002, the claim is lost: do not act; IA004, a cancel was requested:
- * release it; IA010, the draft is too large; IA016, no such action; 25001, an
- * open transaction; 25006; 40001; 22023.
+ * Errors: IA002, the claim is lost, or may only search: do not act; IA004, a
+ * cancel was requested or the intent is paused: release it; IA008, the draft is
+ * not the approved one; IA010, the draft is too large; IA016, no such action;
+ * 25001, an open transaction; 25006; 40001; 22023.
  * Volatile.
  */
 CREATE FUNCTION idem.begin_effect(
@@ -40,8 +41,8 @@ COMMENT ON FUNCTION idem.begin_effect(uuid, uuid, jsonb, interval) IS
  *	lease				null takes the rule's
  *
  * Result: seconds of lease left.
- * Errors: IA002, the claim is lost; IA004, a cancel was requested; IA016, no
- * such action; 25006; 40001; 22023.
+ * Errors: IA002, the claim is lost; IA004, a cancel was requested or the intent
+ * is paused; IA016, no such action; 25006; 40001; 22023.
  * Volatile.
  */
 CREATE FUNCTION idem.extend_claim(

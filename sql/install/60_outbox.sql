@@ -17,8 +17,9 @@
  * Result: outcome pending or awaiting_approval where new, otherwise that of
  * the state it is in.
  * Errors: IA001, other params; IA005, no rule; IA006, a bad key, intent or
- * scope; IA008, not one of its workers; IA010, contents too large; 22023, a
- * bad not_before; 25006; 40001.
+ * scope; IA008, not one of its workers; IA010, contents too large; IA014, a
+ * secret is missing; 22023, a bad not_before, or the intent keeps fields
+ * confidential; 25006; 40001.
  * Volatile.
  */
 CREATE FUNCTION idem.enqueue_action(

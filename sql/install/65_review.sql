@@ -9,7 +9,7 @@
 /*
  * idem.resolve_action(action_id, decision, note, revision, external_ref, result, actor) returns idem.report
  *
- * Decides a doubtful action.
+ * Decides a doubtful action, or any that is not completed.
  *
  *	decision		happened: it took effect; not_happened: it did not, hand it out
  *					again; cancel: it is not wanted any more
@@ -129,7 +129,8 @@ COMMENT ON FUNCTION idem.cancel_action(uuid, text, text) IS
  *	draft		replaces the kept draft
  *	actor		the person
  *
- * Result: accepted; refused while it has not been done yet.
+ * Result: accepted; refused while it is pending or in progress.  Of an action
+ * that needs attention it ends the doubt: only a resolver may say so.
  * Errors: IA008, the rule gives it to others; IA010; IA016; 22023; 25006; 40001.
  * Volatile.
  */
@@ -216,7 +217,7 @@ COMMENT ON FUNCTION idem.explain_action(uuid) IS
  *	scope			tenant
  *
  * Result: how many were new.
- * Errors: IA005, IA006, IA008, IA010, 2202E, 25006 as enqueue_actions.
+ * Errors: IA005, IA006, IA008, IA010, IA014, 2202E, 25006 as enqueue_actions.
  * Volatile.
  */
 CREATE FUNCTION idem.import_actions(

@@ -49,11 +49,12 @@ COMMENT ON FUNCTION idem.apply_retention(text) IS
  * progress may have been handed out after it, so all of it goes to
  * needs_attention (ledger_restored).
  *
- *	since	the moment that was restored to
+ *	since	the moment that was restored to, for the history
  *	note	what happened, for whoever looks at the actions
  *
  * Result: how many actions.
- * Errors: 22023, a null; 25006; 40001.
+ * Errors: 22023, a null, a blank note or a moment that has not come; 25006;
+ * 40001.
  * Volatile.
  */
 CREATE FUNCTION idem.after_restore(since timestamptz, note text)
