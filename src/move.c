@@ -22,8 +22,6 @@
 #include "key.h"
 #include "utils/builtins.h"
 
-#define MAX_RETRY_DELAY USECS_PER_HOUR
-
 bool
 idem_draft_equal(Jsonb *a, Jsonb *b)
 {
@@ -165,7 +163,7 @@ idem_retry_at(const IdemAction *a, const IdemRequest *r)
 	if (r->retry_after >= 0)
 		return r->now + r->retry_after;
 	delay = (double) r->rule->retry_delay * (double) (INT64CONST(1) << Min(Max(n - 1, 0), 40));
-	delay = Min(delay, (double) MAX_RETRY_DELAY);
+	delay = Min(delay, (double) IDEM_MAX_RETRY_DELAY);
 	delay *= 0.5 + 0.5 * pg_prng_double(&pg_global_prng_state);
 	return r->now + (int64) delay;
 }

@@ -749,7 +749,7 @@ describe(const IdemRule *rule, const char *intent)
 	appendStringInfo(&s, " After %d lost attempt%s or %d clean failure%s a person decides; the delay after a failure starts at %s.\n",
 					 rule->max_attempts, rule->max_attempts == 1 ? "" : "s",
 					 rule->max_failures, rule->max_failures == 1 ? "" : "s",
-					 idem_usec_text(rule->retry_delay));
+					 idem_usec_text(Min(rule->retry_delay, IDEM_MAX_RETRY_DELAY)));
 	if (rule->requires_approval)
 		appendStringInfoString(&s, "Nothing is handed out before a person has approved the draft.\n");
 	if (OidIsValid(rule->worker_role))

@@ -25,6 +25,9 @@ typedef enum IdemOnUncertain
 	IDEM_REPEAT					/* doing it twice harms nobody */
 } IdemOnUncertain;
 
+/* what delays grow to; a rule's longer one is no longer than this */
+#define IDEM_MAX_RETRY_DELAY USECS_PER_HOUR
+
 /* durations in microseconds; 0 where there is none */
 typedef struct IdemRule
 {

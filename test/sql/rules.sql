@@ -87,6 +87,8 @@ SET TimeZone = 'Asia/Kathmandu';
 SELECT line FROM regexp_split_to_table(idem.define_rule('rules: words', 'u', 'r', on_uncertain => 'verify', settle => '1 day 2:03:04.005006', lease => '1 microsecond',
 	retry_delay => '0', keep_content => '0', keep_key => '1 year 1 month 1 day 1 hour 1 min 1 s', max_attempts => 1, max_failures => 1), '\n') AS line
 WHERE line ~ '^(How|When a retry)';
+-- no delay grows beyond an hour, nor begins there
+SELECT idem.define_rule('rules: late', 'u', 'r', retry_delay => '2 hours') ~ 'starts at 1 hour\.' AS an_hour;
 SET IntervalStyle = 'postgres';
 RESET TimeZone;
 \pset format aligned
