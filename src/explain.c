@@ -245,7 +245,8 @@ tell_conclusion(Story *story, const IdemAction *a, const IdemRule *rule, const L
 			tell(story, "Next: nothing, or rerun_action once the cause is gone.");
 			break;
 		case IDEM_CANCELLED:
-			tell(story, a->attempt == 0 ? "Known: the action was cancelled before anybody acted on it." :
+			tell(story, a->attempt == 0 && a->generation == 1 ?
+				 "Known: the action was cancelled before anybody acted on it." :
 				 "Known: the action was cancelled; what its attempts did is told above.");
 			tell(story, "Next: nothing; resolve_action('%s', 'not_happened', note, " INT64_FORMAT ") reopens it.",
 				 id, a->revision);
