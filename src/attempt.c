@@ -46,60 +46,45 @@ PG_FUNCTION_INFO_V1(idem_verify_action);
  *-------------------------------------------------------------------------
  */
 
+/* why a claim cannot go on, and what its holder can do about it */
+static const struct
+{
+	int			sqlstate;
+	const char *text;
+	const char *hint;
+}			problems[] = {
+	[IDEM_NO_PROBLEM] = {0, NULL, NULL},
+	[IDEM_PROBLEM_LOST] = {ERRCODE_IDEM_CLAIM_LOST, "the claim is lost",
+	"Do not act. If the action has taken effect already, report it by complete_action."},
+	[IDEM_PROBLEM_SEARCHING] = {ERRCODE_IDEM_CLAIM_LOST, "this claim was handed out to search, not to act",
+	"Do not act. Search outside for the provider key, then call verify_action."},
+	[IDEM_PROBLEM_CANCEL] = {ERRCODE_IDEM_CANCEL_REQUESTED, "a cancel was requested",
+	"Do not act. Call release_action, or after begin_effect fail_action with effect none."},
+	[IDEM_PROBLEM_PAUSED] = {ERRCODE_IDEM_CANCEL_REQUESTED, "the intent is paused",
+	"Do not act. Call release_action, or after begin_effect fail_action with effect none."},
+	[IDEM_PROBLEM_NOT_APPROVED] = {ERRCODE_IDEM_NOT_PERMITTED, "the draft is not the approved one",
+	"Act on the draft that the claim was answered with, or release the claim, revise the draft and have it approved."},
+};
+
+/* NULL where there is none */
 static const char *
 problem_text(const IdemVerdict *v)
 {
-	switch (v->problem)
-	{
-		case IDEM_PROBLEM_LOST:
-			return psprintf("the claim is lost: the action is %s now",
-							text_to_cstring(idem_state_name(v->after.state)));
-		case IDEM_PROBLEM_SEARCHING:
-			return "this claim was handed out to search, not to act";
-		case IDEM_PROBLEM_CANCEL:
-			return "a cancel was requested";
-		case IDEM_PROBLEM_PAUSED:
-			return "the intent is paused";
-		case IDEM_PROBLEM_NOT_APPROVED:
-			return "the draft is not the approved one";
-		default:
-			return NULL;
-	}
+	Assert(v->problem < lengthof(problems));
+	if (v->problem == IDEM_PROBLEM_LOST)
+		return psprintf("%s: the action is %s now", problems[v->problem].text,
+						text_to_cstring(idem_state_name(v->after.state)));
+	return problems[v->problem].text;
 }
 
 static void
 raise_problem(const IdemVerdict *v)
 {
-	switch (v->problem)
-	{
-		case IDEM_PROBLEM_LOST:
-			ereport(ERROR,
-					(errcode(ERRCODE_IDEM_CLAIM_LOST),
-					 errmsg("%s", problem_text(v)),
-					 errhint("Do not act. If the action has taken effect already, report it by complete_action.")));
-			break;
-		case IDEM_PROBLEM_SEARCHING:
-			ereport(ERROR,
-					(errcode(ERRCODE_IDEM_CLAIM_LOST),
-					 errmsg("%s", problem_text(v)),
-					 errhint("Do not act. Search outside for the provider key, then call verify_action.")));
-			break;
-		case IDEM_PROBLEM_CANCEL:
-		case IDEM_PROBLEM_PAUSED:
-			ereport(ERROR,
-					(errcode(ERRCODE_IDEM_CANCEL_REQUESTED),
-					 errmsg("%s", problem_text(v)),
-					 errhint("Do not act. Call release_action, or after begin_effect fail_action with effect none.")));
-			break;
-		case IDEM_PROBLEM_NOT_APPROVED:
-			ereport(ERROR,
-					(errcode(ERRCODE_IDEM_NOT_PERMITTED),
-					 errmsg("%s", problem_text(v)),
-					 errhint("Act on the draft that the claim was answered with, or release the claim, revise the draft and have it approved.")));
-			break;
-		default:
-			break;
-	}
+	if (v->problem != IDEM_NO_PROBLEM)
+		ereport(ERROR,
+				(errcode(problems[v->problem].sqlstate),
+				 errmsg("%s", problem_text(v)),
+				 errhint("%s", problems[v->problem].hint)));
 }
 
 static double
