@@ -43,17 +43,21 @@ idem_arg_label(FunctionCallInfo fcinfo, int n)
 	return PG_ARGISNULL(n) ? NULL : idem_text_cut(PG_GETARG_TEXT_PP(n), IDEM_MAX_LABEL);
 }
 
+bool
+idem_is_blank(text *value)
+{
+	char	   *string = text_to_cstring(value);
+
+	return string[strspn(string, " \t\n\r")] == '\0';
+}
+
 /* a label that a person has to give: not null, and not blank */
 text *
 idem_arg_sentence(FunctionCallInfo fcinfo, int n, const char *name, const char *hint)
 {
 	text	   *sentence = idem_arg_label(fcinfo, n);
-	int			len = sentence == NULL ? 0 : (int) VARSIZE_ANY_EXHDR(sentence);
-	int			blanks = 0;
 
-	while (blanks < len && isspace((unsigned char) VARDATA_ANY(sentence)[blanks]))
-		blanks++;
-	if (blanks == len)
+	if (sentence == NULL || idem_is_blank(sentence))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s must not be %s", name, sentence == NULL ? "null" : "empty"),

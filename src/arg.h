@@ -29,6 +29,7 @@ extern int64 idem_arg_usec(FunctionCallInfo fcinfo, int n, const char *name);
 extern int	idem_arg_array(FunctionCallInfo fcinfo, int n, const char *name,
 						   Oid type, int expected, Datum **values, bool **nulls);
 
+extern bool idem_is_blank(text *value);
 extern text *idem_text_cut(text *value, int limit);
 extern text *idem_text_clean(text *value, int limit);
 extern void idem_content_check(Jsonb *content, const char *name);

@@ -6,7 +6,7 @@
  * In shared memory, under one lock: a slot for each database, which the launcher
  * and its workers write, and the launcher's latch, which backends set when they
  * use a ledger for the first time, or commit what is due before the ordinary
- * pass.
+ * pass; and whether the launcher finds room for its workers.
  *
  * After a crash of the server workers begin new passes, as after any start.  A
  * database without a slot, because all are taken, is served without memory of
@@ -41,7 +41,7 @@ typedef struct SharedDatabases
 	LWLock	   *lock;
 	Latch	   *launcher;		/* NULL while there is none */
 	bool		listed;			/* databases were, once since the start */
-	bool		no_slot;		/* none was free for the last worker */
+	bool		no_worker_slot; /* none was free for the last worker */
 	IdemDatabase databases[MAX_DATABASES];	/* dbid invalid: free */
 } SharedDatabases;
 
@@ -340,15 +340,15 @@ idem_databases_hurry(TimestampTz next_pass)
 	LWLockRelease(shared->lock);
 }
 
-/* whether the last worker found no slot to run in; returns what was said before */
+/* notes whether a background worker slot was free; returns what it was before */
 bool
-idem_databases_no_slot(bool none)
+idem_databases_no_worker_slot(bool none)
 {
 	bool		before;
 
 	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
-	before = shared->no_slot;
-	shared->no_slot = none;
+	before = shared->no_worker_slot;
+	shared->no_worker_slot = none;
 	LWLockRelease(shared->lock);
 	return before;
 }
@@ -362,7 +362,7 @@ idem_worker_state(PG_FUNCTION_ARGS)
 	Datum		values[4];
 	bool		nulls[4];
 	bool		running;
-	bool		no_slot;
+	bool		no_worker_slot;
 
 	InitMaterializedSRF(fcinfo, 0);
 	if (shared == NULL)
@@ -370,14 +370,14 @@ idem_worker_state(PG_FUNCTION_ARGS)
 	(void) idem_database_get(MyDatabaseId, &database);
 	LWLockAcquire(shared->lock, LW_SHARED);
 	running = shared->launcher != NULL;
-	no_slot = running && shared->no_slot;
+	no_worker_slot = running && shared->no_worker_slot;
 	LWLockRelease(shared->lock);
 	values[0] = TimestampTzGetDatum(database.last_pass);
 	nulls[0] = database.last_pass == 0;
 	if (!idem_worker_is_to_serve(get_database_name(MyDatabaseId)))
 		snprintf(database.problem, IDEM_MAX_PROBLEM, "%s",
 				 "idem_action.databases does not name this database: nothing is done in the background; CALL idem.run_maintenance()");
-	else if (no_slot)
+	else if (no_worker_slot)
 		snprintf(database.problem, IDEM_MAX_PROBLEM, "%s",
 				 "no background worker slot is free: raise max_worker_processes; CALL idem.run_maintenance() until then");
 	else if (database.refused > 1)

@@ -51,7 +51,7 @@ extern void idem_database_connected(Oid dbid, TimestampTz next_pass);
 extern void idem_database_put(const IdemDatabase *database, Oid ledger);
 extern void idem_databases_are(List *dbids);
 extern void idem_databases_hurry(TimestampTz next_pass);
-extern bool idem_databases_no_slot(bool none);
+extern bool idem_databases_no_worker_slot(bool none);
 
 extern Size idem_databases_size(void);
 extern void idem_databases_start(void *memory, LWLock *its_lock);

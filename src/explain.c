@@ -190,7 +190,7 @@ was_search(const IdemAction *a, const List *history)
 			idem_detail_bool(past->detail, "verifying"))
 			return true;
 	}
-	return a->verifying || idem_text_is(a->ended_by, "found");
+	return a->verifying;
 }
 
 /* what the row itself tells of the last attempt */

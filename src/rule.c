@@ -408,18 +408,15 @@ idem_rule_start_retention(const IdemRule *rule, IdemAction *action)
 static const char *
 sentence_arg(FunctionCallInfo fcinfo, int n, const char *name, const char *otherwise)
 {
-	char	   *value;
-
 	if (PG_ARGISNULL(n))
 	{
 		if (otherwise == NULL)
 			bad_setting(name, "given: a sentence that a colleague understands");
 		return otherwise;
 	}
-	value = text_to_cstring(PG_GETARG_TEXT_PP(n));
-	if (value[strspn(value, " \t\n\r")] == '\0')
+	if (idem_is_blank(PG_GETARG_TEXT_PP(n)))
 		bad_setting(name, "a sentence that a colleague understands, not blank");
-	return value;
+	return text_to_cstring(PG_GETARG_TEXT_PP(n));
 }
 
 static int64

@@ -262,14 +262,14 @@ serve(Oid dbid)
 	worker.bgw_notify_pid = MyProcPid;
 	if (!RegisterDynamicBackgroundWorker(&worker, &handle))
 	{
-		if (!idem_databases_no_slot(true))
+		if (!idem_databases_no_worker_slot(true))
 			ereport(LOG,
 					(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 					 errmsg("idem_action found no free background worker slot"),
 					 errhint("Raise max_worker_processes; no pass begins until a slot is free.")));
 		return false;
 	}
-	(void) idem_databases_no_slot(false);
+	(void) idem_databases_no_worker_slot(false);
 	(void) WaitForBackgroundWorkerShutdown(handle);
 	return true;
 }

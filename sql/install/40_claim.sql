@@ -104,8 +104,8 @@ COMMENT ON FUNCTION idem.claim_actions(text, text[], jsonb[], jsonb[], text, int
  *	key, intent, params, scope	as for claim_action
  *
  * Errors: IA003, the action is known but not as done; IA001, IA005, IA006,
- * IA008, IA010, IA014, 25006 as claim_action; 40001, done by a transaction that the caller's
- * snapshot does not see.
+ * IA008, IA010, IA014, 25006 as claim_action; 40001, done by a transaction that
+ * the caller's snapshot does not see.
  * Volatile.
  */
 CREATE FUNCTION idem.once(

@@ -9,7 +9,7 @@
 /*
  * idem.resolve_action(action_id, decision, note, revision, external_ref, result, actor) returns idem.report
  *
- * Decides a doubtful action, or any that is not completed.
+ * Decides what became of an action, as a rule a doubtful one.
  *
  *	decision		happened: it took effect; not_happened: it did not, hand it out
  *					again; cancel: it is not wanted any more

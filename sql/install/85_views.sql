@@ -55,7 +55,7 @@ SELECT a.created_at, a.action_id, a.scope, a.intent, a.key, 1, 0,
 FROM idem.idem_actions a WHERE idem.may_see(a.intent)
 UNION ALL
 SELECT a.claimed_at, a.action_id, a.scope, a.intent, a.key, a.generation, a.attempt,
-	CASE WHEN a.verifying OR a.ended_by = 'found' OR EXISTS (SELECT FROM idem.idem_events e WHERE e.action_id = a.action_id
+	CASE WHEN a.verifying OR EXISTS (SELECT FROM idem.idem_events e WHERE e.action_id = a.action_id
 			AND e.generation = a.generation AND e.attempt = a.attempt AND (e.detail ->> 'verifying')::boolean)
 		THEN 'handed_out_to_verify' ELSE 'claimed' END, NULL, NULL, a.worker, NULL, NULL,
 	jsonb_strip_nulls(jsonb_build_object('lease_until', a.lease_until, 'begun', nullif(a.begun, false))), 9223372036854775806

@@ -2,8 +2,9 @@
 -- What a teammate sees of the articles' four drills (REQUIREMENTS A43, A44):
 -- the same event twice, two at once, a retry after a timeout, a restart right
 -- after the tool succeeded.  Times are replaced by their order of magnitude.
+-- And that no story tells what nobody knows.
 --
-SELECT plan(26);
+SELECT plan(27);
 
 SELECT idem.define_rule('send-reply', 'one reply for each request', 'the support lead', marks_effect => true) \g /dev/null
 
@@ -114,6 +115,11 @@ SELECT is((SELECT array_agg(event ORDER BY attempt) FROM idem.history h WHERE h.
 FROM searches s WHERE key <> 'held';
 SELECT is(pg_temp.tells(key, 'attempt 2 was handed out, to search first'), 1::bigint, 'in the story: ' || key)
 FROM searches s WHERE key <> 'held';
+
+-- but not one that was handed out to act, and says that it found the effect there
+SELECT action_id AS id, claim_id AS claim FROM idem.claim_action('granted', 'search') \gset
+SELECT (idem.verify_action(:'id', :'claim', true, 'ref')).outcome \g /dev/null
+SELECT is((SELECT array_agg(event) FROM idem.history WHERE action_id = :'id' AND event ~ 'claimed|handed'), '{claimed}', 'no search');
 
 -- what became of the doubt
 SELECT (idem.rerun_action(action_id, 'again')).state FROM searches WHERE key = 'inconclusive' \g /dev/null

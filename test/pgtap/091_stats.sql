@@ -148,7 +148,6 @@ SELECT FROM idem.revoke_access('idem_test_analyst', 'analyst') \g /dev/null
 DROP OWNED BY idem_test_analyst;
 DROP ROLE idem_test_analyst;
 
-
 -- --- more than there is room for ------------------------------------------------------------
 
 CALL idem.run_maintenance();
