@@ -62,8 +62,8 @@
 PG_FUNCTION_INFO_V1(idem_grant_access);
 PG_FUNCTION_INFO_V1(idem_revoke_access);
 
-void
-idem_owner_enter(IdemOwner *caller)
+static Oid
+ledger_owner(void)
 {
 	Oid			schema = get_namespace_oid(IDEM_SCHEMA, false);
 	HeapTuple	tuple = SearchSysCache1(NAMESPACEOID, ObjectIdGetDatum(schema));
@@ -73,6 +73,20 @@ idem_owner_enter(IdemOwner *caller)
 		elog(ERROR, "cache lookup failed for schema %u", schema);
 	owner = ((Form_pg_namespace) GETSTRUCT(tuple))->nspowner;
 	ReleaseSysCache(tuple);
+	return owner;
+}
+
+/* whether a role is the ledger's owner, or may do what the owner may */
+bool
+idem_is_owner(Oid user)
+{
+	return has_privs_of_role(user, ledger_owner());
+}
+
+void
+idem_owner_enter(IdemOwner *caller)
+{
+	Oid			owner = ledger_owner();
 
 	GetUserIdAndSecContext(&caller->user, &caller->sec_context);
 	SetUserIdAndSecContext(owner, caller->sec_context |

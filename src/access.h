@@ -25,6 +25,7 @@ extern void idem_owner_enter(IdemOwner *caller);
 extern void idem_owner_leave(const IdemOwner *caller);
 extern bool idem_may_execute(Oid user, const char *function);
 extern bool idem_is_operator(Oid user);
+extern bool idem_is_owner(Oid user);
 extern void idem_run(const char *sql, int nargs, Oid *types, Datum *values,
 					 const char *nulls, int expected);
 

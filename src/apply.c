@@ -23,7 +23,6 @@
 
 #include "compat.h"
 #include "apply.h"
-#include "access.h"
 #include "access/xact.h"
 #include "errors.h"
 #include "miscadmin.h"
@@ -56,7 +55,10 @@ idem_append_lines(const IdemAction *row, const IdemRequest *r, const IdemVerdict
 	}
 }
 
-/* as far as the rule goes; what a level may call at all, EXECUTE tells */
+/*
+ * Whether the action exists for the caller.  Whether a rerun is for this one of
+ * those who may see it, the rule's rerun_by says; see cell_decision.c.
+ */
 static bool
 is_permitted(const IdemRequest *r)
 {
@@ -64,10 +66,8 @@ is_permitted(const IdemRequest *r)
 	{
 		case IDEM_CALL_REVISE:
 		case IDEM_CALL_CANCEL:
-			return idem_rule_lets_act(r->rule) || idem_rule_lets_decide(r->rule);
 		case IDEM_CALL_RERUN:
-			return idem_rule_lets_decide(r->rule) ||
-				(strcmp(r->rule->rerun_by, "worker") == 0 && idem_rule_lets_act(r->rule));
+			return idem_rule_lets_act(r->rule) || idem_rule_lets_decide(r->rule);
 		case IDEM_CALL_APPROVE:
 		case IDEM_CALL_RESOLVE:
 		case IDEM_CALL_ERASE:
@@ -122,7 +122,7 @@ idem_apply(IdemLedger *ledger, const pg_uuid_t *id, IdemRequest *r, IdemVerdict 
 		if (IDEM_IS_DECISION(r->call))
 		{
 			r->role = GetUserNameFromId(GetUserId(), false);
-			r->by_resolver = idem_is_operator(GetUserId()) && idem_rule_lets_decide(r->rule);
+			r->by_resolver = idem_rule_lets_decide(r->rule);
 		}
 		idem_decide(&row, r, v);
 		if (v->needs_past)

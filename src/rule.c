@@ -340,16 +340,22 @@ idem_rule_lets_act(const IdemRule *rule)
 	return !OidIsValid(rule->worker_role) || is_member(GetUserId(), rule->worker_role);
 }
 
-/* may the caller decide, as far as the rule goes? */
+/*
+ * May the caller decide?  EXECUTE does not tell: workers share some functions
+ * with those who decide, so the level is asked for too.
+ */
 bool
 idem_rule_lets_decide(const IdemRule *rule)
 {
-	return !OidIsValid(rule->resolver_role) || is_member(GetUserId(), rule->resolver_role);
+	return (!OidIsValid(rule->resolver_role) || is_member(GetUserId(), rule->resolver_role)) &&
+		idem_is_operator(GetUserId());
 }
 
 /*
  * May a role see the intent?  Whoever acts or decides does; where only the
- * workers are named, every operator decides and so sees.
+ * workers are named, every operator decides and so sees.  The ledger's owner
+ * and superusers see it in any case: where the roles of a rule were dropped,
+ * somebody has to find out.
  */
 bool
 idem_rule_lets_see(const IdemRule *rule, Oid user)
@@ -361,7 +367,8 @@ idem_rule_lets_see(const IdemRule *rule, Oid user)
 		return true;
 	return (acts && is_member(user, rule->worker_role)) ||
 		(decides && is_member(user, rule->resolver_role)) ||
-		(!decides && idem_is_operator(user));
+		(!decides && idem_is_operator(user)) ||
+		idem_is_owner(user);
 }
 
 /*
