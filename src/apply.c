@@ -29,6 +29,10 @@
 #include "pause.h"
 #include "utils/builtins.h"
 
+/* a history is thinned at every so many attempts, and where it is read and longer */
+#define THIN_EACH 256
+#define THIN_LENGTH 1000
+
 /* what a verdict adds to the history; caller has written or locked the row */
 void
 idem_append_lines(const IdemAction *row, const IdemRequest *r, const IdemVerdict *v)
@@ -53,6 +57,11 @@ idem_append_lines(const IdemAction *row, const IdemRequest *r, const IdemVerdict
 
 		idem_ledger_append(&event);
 	}
+	/* what loops makes attempts, or has its history read at each call */
+	if (v->nlines > 0 &&
+		((v->after.attempt > 0 && v->after.attempt % THIN_EACH == 0) ||
+		 list_length(r->past) > THIN_LENGTH))
+		idem_ledger_thin_past(&v->after);
 }
 
 /*
@@ -131,7 +140,7 @@ idem_apply(IdemLedger *ledger, const pg_uuid_t *id, IdemRequest *r, IdemVerdict 
 			if (v->changes || v->nlines > 0)
 			{
 				/* what is written is decided on under the row's lock */
-				if (idem_ledger_lock(ledger) != IDEM_WRITTEN)
+				if (idem_ledger_lock(ledger, true) != IDEM_WRITTEN)
 					continue;
 				r->now = GetCurrentTimestamp();
 				decide_by_past(&row, r, v);
@@ -148,12 +157,12 @@ idem_apply(IdemLedger *ledger, const pg_uuid_t *id, IdemRequest *r, IdemVerdict 
 			 * afterwards
 			 */
 			if (written == IDEM_BUSY)
-				(void) idem_ledger_lock(ledger);
+				(void) idem_ledger_lock(ledger, true);
 			if (written != IDEM_WRITTEN)
 				continue;
 		}
 		if (v->erases)
-			idem_ledger_redact_past(id, true);
+			(void) idem_ledger_redact_past(id, true, PG_INT32_MAX);
 		idem_append_lines(&row, r, v);
 		if ((v->changes || v->nlines > 0) &&
 			!(r->call == IDEM_CALL_COMPLETE && idem_async_complete))

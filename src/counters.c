@@ -79,6 +79,13 @@ hash_label(text *label, uint64 seed)
 							   VARSIZE_ANY_EXHDR(label), seed);
 }
 
+/* tells deliveries apart; NULL and '' are the same */
+uint64
+idem_delivery_hash(text *source, text *event_id)
+{
+	return hash_label(event_id, hash_label(source, 0));
+}
+
 static void
 add_one(IdemRepeat *entry, TimestampTz now)
 {
@@ -104,7 +111,7 @@ idem_counter_add(const pg_uuid_t *action_id, text *intent, text *source, text *e
 	key.dbid = MyDatabaseId;
 	key.day = now / USECS_PER_DAY - (now < 0 && now % USECS_PER_DAY != 0);
 	key.what = what;
-	key.delivery = hash_label(event_id, hash_label(source, 0));
+	key.delivery = idem_delivery_hash(source, event_id);
 	key.action_id = *action_id;
 
 	LWLockAcquire(counters->lock, LW_SHARED);

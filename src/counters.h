@@ -50,6 +50,7 @@ typedef struct IdemRepeat
 
 extern void idem_counter_add(const pg_uuid_t *action_id, text *intent, text *source,
 							 text *event_id, int what);
+extern uint64 idem_delivery_hash(text *source, text *event_id);
 extern uint64 idem_counters_uncounted(void);
 extern List *idem_counters_take(Oid dbid, int max);
 extern void idem_counters_leave(IdemRepeat *copy);

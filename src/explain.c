@@ -169,6 +169,10 @@ tell_past(Story *story, const IdemPast *past, const IdemAction *row, bool hand_o
 		tell(story, "%s: %s reported success%s%s.", at, attempt, with_ref, kept);
 	else if (strcmp(past->event, "redelivered") == 0)
 		tell(story, "%s: arrived again%s%s.", at, by_event(past->event_id), from_source(past->source));
+	else if (strcmp(past->event, "thinned") == 0)
+		tell(story, "%s: " INT64_FORMAT " lines up to here are left out, from %s on; view history counts them by kind.",
+			 at, idem_detail_int(past->detail, "lines"),
+			 pstrdup(timestamptz_to_str(idem_detail_time(past->detail, "first"))));
 	else if (strcmp(past->event, "resolved") == 0)
 		tell(story, "%s: %s decided \"%s\"%s%s.", at, who,
 			 idem_detail_string(past->detail, "decision"), with_ref, why);

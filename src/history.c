@@ -26,6 +26,7 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "commands/sequence.h"
+#include "detail.h"
 #include "executor/tuptable.h"
 #include "ledger.h"
 #include "miscadmin.h"
@@ -58,17 +59,16 @@ enum
 };
 
 /*
- * Appends a line to the history.  Where it is about an action, the caller has
- * just written or locked the action's row.
+ * "during" is the attempt that the action had reached when it happened; an id of
+ * 0 is a new one, after all others.
  */
-void
-idem_ledger_append(const IdemEvent *event)
+static void
+append(const IdemEvent *event, int64 id, int32 during)
 {
 	IdemTable	events;
 	TupleTableSlot *slot;
 	Datum	   *v;
 	bool	   *n;
-	Oid			sequence = idem_relation_oid("idem_events_id_seq");
 
 	idem_table_open(&events, "idem_events", EVENT_NCOLS, RowExclusiveLock);
 	slot = idem_table_slot(&events);
@@ -76,7 +76,8 @@ idem_ledger_append(const IdemEvent *event)
 	n = slot->tts_isnull;
 	memset(n, true, EVENT_NCOLS * sizeof(bool));
 
-	v[EV_ID] = Int64GetDatum(nextval_internal(sequence, false));
+	v[EV_ID] = Int64GetDatum(id > 0 ? id :
+							 nextval_internal(idem_relation_oid("idem_events_id_seq"), false));
 	v[EV_AT] = TimestampTzGetDatum(event->at != 0 ? event->at : GetCurrentTimestamp());
 	n[EV_ID] = n[EV_AT] = false;
 	if (event->action != NULL)
@@ -86,7 +87,7 @@ idem_ledger_append(const IdemEvent *event)
 		v[EV_GENERATION] = Int32GetDatum(event->generation > 0 ? event->generation :
 										 event->action->generation);
 		v[EV_ATTEMPT] = Int32GetDatum(event->attempt);
-		v[EV_DURING] = Int32GetDatum(event->action->attempt);
+		v[EV_DURING] = Int32GetDatum(during);
 		n[EV_GENERATION] = n[EV_ATTEMPT] = n[EV_DURING] = false;
 		idem_put_uuid(v, n, EV_CLAIM_ID, &event->claim_id);
 		if (event->claimed_at != 0)
@@ -106,6 +107,16 @@ idem_ledger_append(const IdemEvent *event)
 	idem_table_insert(&events, InvalidOid);
 	idem_table_close(&events, NoLock);
 	CommandCounterIncrement();
+}
+
+/*
+ * Appends a line to the history.  Where it is about an action, the caller has
+ * just written or locked the action's row.
+ */
+void
+idem_ledger_append(const IdemEvent *event)
+{
+	append(event, 0, event->action != NULL ? event->action->attempt : 0);
 }
 
 /* a walk over the events of one action, in the order they were written */
@@ -196,28 +207,55 @@ idem_ledger_past(const pg_uuid_t *id)
 	return past;
 }
 
-/* the history goes with the row; caller holds the row's lock */
-void
-idem_ledger_forget_past(const pg_uuid_t *id)
+/*
+ * The history goes with the row, at most so many lines; returns how many.
+ * Caller holds the row's lock.
+ */
+int
+idem_ledger_forget_past(const pg_uuid_t *id, int max)
 {
 	EventWalk	walk;
+	int			gone = 0;
 
 	walk_start(&walk, id, RowExclusiveLock);
-	while (walk_next(&walk))
+	while (gone < max && walk_next(&walk))
+	{
+		CHECK_FOR_INTERRUPTS();
 		simple_table_tuple_delete(walk.rel, &walk.slot->tts_tid, SnapshotAny);
+		gone++;
+	}
 	walk_end(&walk);
 	CommandCounterIncrement();
+	return gone;
+}
+
+/* what a purge takes out of a line's detail, and an erasure too */
+static const char *const free_texts[] = {"error", "reason", "note", "draft"};
+
+static bool
+holds_contents(TupleTableSlot *slot, int nkinds)
+{
+	slot_getallattrs(slot);
+	if (!slot->tts_isnull[EV_CONTENT])
+		return true;
+	for (int i = 0; i < nkinds && !slot->tts_isnull[EV_DETAIL]; i++)
+	{
+		if (DatumGetBool(DirectFunctionCall2(jsonb_exists, slot->tts_values[EV_DETAIL],
+											 CStringGetTextDatum(free_texts[i]))))
+			return true;
+	}
+	return false;
 }
 
 /*
  * Takes the contents out of the history of an action that is purged, error
  * texts with them, and with "texts" also what people and workers have noted, of
- * one that is erased; who did what and when stays.  Caller holds the row's lock.
+ * one that is erased; who did what and when stays.  Changes at most so many lines
+ * and returns how many.  Caller holds the row's lock.
  */
-void
-idem_ledger_redact_past(const pg_uuid_t *id, bool texts)
+int
+idem_ledger_redact_past(const pg_uuid_t *id, bool texts, int max)
 {
-	static const char *const free_texts[] = {"error", "reason", "note", "draft"};
 	int			nkinds = texts ? (int) lengthof(free_texts) : 1;
 	EventWalk	walk;
 	IdemTable	events;
@@ -226,8 +264,12 @@ idem_ledger_redact_past(const pg_uuid_t *id, bool texts)
 
 	/* all of them first: the walk would meet what the updates write */
 	walk_start(&walk, id, RowExclusiveLock);
-	while (walk_next(&walk))
-		lines = lappend(lines, ExecCopySlotHeapTuple(walk.slot));
+	while (list_length(lines) < max && walk_next(&walk))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (holds_contents(walk.slot, nkinds))
+			lines = lappend(lines, ExecCopySlotHeapTuple(walk.slot));
+	}
 	walk_end(&walk);
 
 	idem_table_open(&events, "idem_events", EVENT_NCOLS, RowExclusiveLock);
@@ -250,4 +292,168 @@ idem_ledger_redact_past(const pg_uuid_t *id, bool texts)
 	}
 	idem_table_close(&events, NoLock);
 	CommandCounterIncrement();
+	return list_length(lines);
+}
+
+/*-------------------------------------------------------------------------
+ * Thinning
+ *
+ * One action that is claimed and released for ever, revised for ever, or met by
+ * one late report after the other would make its own history the costliest thing
+ * in the ledger: every decision reads it, and a purge rewrites it.  So the middle
+ * of a long history goes: lines that no later call can need, between the first
+ * and the last ones.  One line "thinned" stands in their place and says how many
+ * there were of which kind, and when.
+ *-------------------------------------------------------------------------
+ */
+
+#define KEPT_FIRST 100
+#define KEPT_LAST 400
+
+typedef struct ThinLine
+{
+	ItemPointerData tid;
+	int64		id;
+	TimestampTz at;
+	char	   *event;
+	int32		generation;
+	int32		during;
+	Jsonb	   *detail;
+} ThinLine;
+
+static const char *const routine_events[] = {
+	"expired", "failed", "released", "searched", "redelivered", "revised", "thinned"
+};
+
+#define NROUTINE lengthof(routine_events)
+
+/*
+ * Which kind of routine a line is, or -1 where it stays: what succeeded and what
+ * people decided always does, and of the current attempt all but reports that
+ * were kept as evidence, and drafts replaced since.
+ */
+static int
+routine_of(const ThinLine *line, const IdemAction *action)
+{
+	bool		current = line->generation == action->generation && line->during == action->attempt;
+
+	for (int i = 0; i < (int) NROUTINE; i++)
+	{
+		if (strcmp(line->event, routine_events[i]) != 0)
+			continue;
+		if (current && strcmp(line->event, "revised") != 0 && strcmp(line->event, "thinned") != 0 &&
+			idem_detail_bool(line->detail, "accepted"))
+			return -1;
+		return i;
+	}
+	return -1;
+}
+
+/* the lines of an action's history, in order, as an array */
+static ThinLine *
+read_lines(const pg_uuid_t *id, int *n)
+{
+	EventWalk	walk;
+	int			room = 1024;
+	ThinLine   *lines = palloc(room * sizeof(ThinLine));
+
+	*n = 0;
+	walk_start(&walk, id, AccessShareLock);
+	while (walk_next(&walk))
+	{
+		TupleTableSlot *slot = walk.slot;
+		ThinLine   *line;
+
+		CHECK_FOR_INTERRUPTS();
+		if (*n == room)
+			lines = repalloc_huge(lines, (room *= 2) * sizeof(ThinLine));
+		line = &lines[(*n)++];
+		slot_getallattrs(slot);
+		line->tid = slot->tts_tid;
+		line->id = DatumGetInt64(slot->tts_values[EV_ID]);
+		line->at = DatumGetTimestampTz(slot->tts_values[EV_AT]);
+		line->event = TextDatumGetCString(slot->tts_values[EV_EVENT]);
+		line->generation = DatumGetInt32(slot->tts_values[EV_GENERATION]);
+		line->during = DatumGetInt32(slot->tts_values[EV_DURING]);
+		line->detail = slot->tts_isnull[EV_DETAIL] ? NULL :
+			DatumGetJsonbPCopy(slot->tts_values[EV_DETAIL]);
+	}
+	walk_end(&walk);
+	return lines;
+}
+
+/*
+ * Thins the history of an action where it is long.  Caller holds the row's lock;
+ * "action" is the row as it is now.
+ */
+void
+idem_ledger_thin_past(const IdemAction *action)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "idem_action history",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext outer = MemoryContextSwitchTo(context);
+	int64		counts[NROUTINE] = {0};
+	int64		total = 0;
+	int64		made = 0;
+	TimestampTz first = DT_NOEND;
+	const ThinLine *last = NULL;
+	ThinLine   *lines;
+	Relation	rel;
+	int			n;
+
+	lines = read_lines(&action->action_id, &n);
+	rel = idem_relation_open("idem_events", EVENT_NCOLS, RowExclusiveLock);
+	for (int i = KEPT_FIRST; i < n - KEPT_LAST; i++)
+	{
+		const ThinLine *line = &lines[i];
+		int			kind = routine_of(line, action);
+
+		if (kind < 0)
+			continue;
+		simple_table_tuple_delete(rel, &lines[i].tid, SnapshotAny);
+		if (strcmp(line->event, "thinned") == 0)
+		{
+			for (int k = 0; k < (int) NROUTINE; k++)
+				counts[k] += idem_detail_int(line->detail, routine_events[k]);
+			total += idem_detail_int(line->detail, "lines");
+			first = Min(first, idem_detail_time(line->detail, "first"));
+		}
+		else
+		{
+			counts[kind]++;
+			total++;
+			first = Min(first, line->at);
+		}
+		made = Max(made, idem_detail_int(line->detail, "made"));
+		last = line;
+	}
+	table_close(rel, NoLock);
+	CommandCounterIncrement();
+	if (last != NULL)
+	{
+		IdemEvent	event = {
+			.event = "thinned",
+			.at = last->at,
+			.action = action,
+			.generation = last->generation,
+		};
+		StringInfoData d;
+
+		idem_detail_start(&d);
+		idem_detail_add_int(&d, "lines", total);
+		for (int k = 0; k < (int) NROUTINE; k++)
+		{
+			if (counts[k] > 0)
+				idem_detail_add_int(&d, routine_events[k], counts[k]);
+		}
+		idem_detail_add_time(&d, "first", first);
+		idem_detail_add_time(&d, "last", last->at);
+		/* stands for the decisions among them */
+		if (made > 0)
+			idem_detail_add_int(&d, "made", made);
+		event.detail = idem_detail_end(&d);
+		append(&event, last->id, last->during);
+	}
+	MemoryContextSwitchTo(outer);
+	MemoryContextDelete(context);
 }

@@ -457,6 +457,7 @@ next_version(IdemLedger *ledger)
 /*
  * Looks the action up and reads the version that counts.  The action's texts
  * and contents point into that version and live until the next probe or close.
+ * With a NULL action the row is not read.
  */
 IdemFound
 idem_ledger_probe(IdemLedger *ledger, const pg_uuid_t *id,
@@ -479,7 +480,8 @@ idem_ledger_probe(IdemLedger *ledger, const pg_uuid_t *id,
 			continue;
 		}
 		*holder = ledger->dirty.xmax;
-		idem_action_from_slot(ledger->found, action);
+		if (action != NULL)
+			idem_action_from_slot(ledger->found, action);
 		return TransactionIdIsValid(*holder) ? IDEM_HELD : IDEM_PRESENT;
 	}
 	return found;
@@ -751,13 +753,13 @@ lock_version(IdemLedger *ledger, LockWaitPolicy policy)
 
 /*
  * Locks the version last probed, so that what is added to the history is added
- * once.
+ * once.  With wait false an open holder makes it IDEM_BUSY.
  */
 IdemWrite
-idem_ledger_lock(IdemLedger *ledger)
+idem_ledger_lock(IdemLedger *ledger, bool wait)
 {
 	idem_ledger_check_visible(ledger);
-	return lock_version(ledger, LockWaitBlock);
+	return lock_version(ledger, wait ? LockWaitBlock : LockWaitSkip);
 }
 
 /*

@@ -71,12 +71,13 @@ extern IdemWrite idem_ledger_insert(IdemLedger *ledger, const IdemAction *action
 									bool wait);
 extern IdemWrite idem_ledger_update(IdemLedger *ledger, const IdemAction *before,
 									const IdemAction *after, bool wait);
-extern IdemWrite idem_ledger_lock(IdemLedger *ledger);
+extern IdemWrite idem_ledger_lock(IdemLedger *ledger, bool wait);
 extern IdemWrite idem_ledger_delete(IdemLedger *ledger);
 extern void idem_ledger_append(const IdemEvent *event);
 extern List *idem_ledger_past(const pg_uuid_t *id);
-extern void idem_ledger_forget_past(const pg_uuid_t *id);
-extern void idem_ledger_redact_past(const pg_uuid_t *id, bool texts);
+extern int	idem_ledger_forget_past(const pg_uuid_t *id, int max);
+extern int	idem_ledger_redact_past(const pg_uuid_t *id, bool texts, int max);
+extern void idem_ledger_thin_past(const IdemAction *action);
 
 extern text *idem_state_name(IdemState state);
 

@@ -5,7 +5,8 @@
  *	  ends by the doubt list, contents purged, keys forgotten, repeats flushed.
  *
  * A batch is one transaction of its caller's.  It walks over the actions from
- * where the last one stopped and changes at most so many; each change is a
+ * where the last one stopped and changes at most so many rows, lines of history
+ * and counted repeats among them; each change is a
  * compare-and-swap on the row it was decided on, so a row that moved on in the
  * meantime, or that somebody holds, is left to the next pass.  What belongs to
  * an action (history, counted repeats) goes in the same transaction as its row:
@@ -70,9 +71,13 @@ sweep(IdemLedger *ledger, const IdemAction *row)
 	return true;
 }
 
-/* contents go; key, fingerprint and external_ref stay, the revision too */
+/*
+ * Contents go; key, fingerprint and external_ref stay, the revision too.  A long
+ * history goes first, over as many batches as it takes: the row says that the
+ * contents are gone when they are.  Counts in "left" what else may be changed.
+ */
 static bool
-purge(IdemLedger *ledger, const IdemAction *row)
+purge(IdemLedger *ledger, const IdemAction *row, int *left)
 {
 	IdemAction	after = *row;
 
@@ -81,20 +86,31 @@ purge(IdemLedger *ledger, const IdemAction *row)
 	after.result = NULL;
 	after.error = NULL;
 	after.purged = true;
-	if (idem_ledger_update(ledger, row, &after, false) != IDEM_WRITTEN)
+	if (idem_ledger_lock(ledger, false) != IDEM_WRITTEN)
 		return false;
-	idem_ledger_redact_past(&row->action_id, false);
+	*left -= idem_ledger_redact_past(&row->action_id, false, *left);
+	if (*left <= 0 || idem_ledger_update(ledger, row, &after, false) != IDEM_WRITTEN)
+		return false;
+	(*left)--;
 	return true;
 }
 
-/* the key is forgotten, and everything that was about it */
+/*
+ * The key is forgotten, and everything that was about it: the row last, so that
+ * the key blocks until then.
+ */
 static bool
-forget(IdemLedger *ledger, const IdemAction *row)
+forget(IdemLedger *ledger, const IdemAction *row, int *left)
 {
-	if (idem_ledger_delete(ledger) != IDEM_WRITTEN)
+	if (idem_ledger_lock(ledger, false) != IDEM_WRITTEN)
 		return false;
-	idem_ledger_forget_past(&row->action_id);
-	idem_repeats_forget(&row->action_id);
+	*left -= idem_ledger_forget_past(&row->action_id, *left);
+	if (*left > 0)
+		*left -= idem_repeats_forget(&row->action_id, *left);
+	if (*left <= 0 || idem_ledger_delete(ledger) != IDEM_WRITTEN)
+		return false;
+	/* deliveries that were counted meanwhile */
+	*left -= idem_repeats_forget(&row->action_id, PG_INT32_MAX) + 1;
 	return true;
 }
 
@@ -137,10 +153,10 @@ idem_maintenance_batch(IdemPass *pass, int batch)
 	MemoryContext outer = CurrentMemoryContext;
 	MemoryContext row_context;
 	BlockNumber end;
-	int			changed = 0;
+	int			left;
 	bool		at_end;
 
-	batch = paid_for(batch);
+	left = batch = paid_for(batch);
 	PushActiveSnapshot(GetTransactionSnapshot());
 	ledger = idem_ledger_open(true);
 	row_context = AllocSetContextCreate(outer, "idem_action row of maintenance",
@@ -154,7 +170,7 @@ idem_maintenance_batch(IdemPass *pass, int batch)
 					Min(BLOCKS_PER_BATCH, Max(end, pass->block) - pass->block));
 	pass->walking = true;
 	MemoryContextSwitchTo(row_context);
-	while (changed < batch && idem_walk_next(&walk, &row))
+	while (left > 0 && idem_walk_next(&walk, &row))
 	{
 		bool		done;
 
@@ -164,26 +180,26 @@ idem_maintenance_batch(IdemPass *pass, int batch)
 		else if (row.lease_until != IDEM_NEVER)
 		{
 			done = sweep(ledger, &row);
+			left -= done;
 			pass->judged += done;
 		}
 		else if (row.forget_after <= walk.now)
 		{
-			done = forget(ledger, &row);
+			done = forget(ledger, &row, &left);
 			pass->forgotten += done;
 		}
 		else
 		{
-			done = purge(ledger, &row);
+			done = purge(ledger, &row, &left);
 			pass->purged += done;
 		}
-		changed += done;
 		MemoryContextReset(row_context);
 	}
 	MemoryContextSwitchTo(outer);
 	pass->walking = false;
 
 	/* full: the rest of the block comes next time */
-	if (changed == batch)
+	if (left <= 0)
 	{
 		(void) idem_walk_end(&walk);
 		at_end = false;
@@ -194,8 +210,8 @@ idem_maintenance_batch(IdemPass *pass, int batch)
 		at_end = idem_walk_end(&walk) || pass->block >= pass->end;
 	}
 	pass->upcoming = idem_earlier(pass->upcoming, walk.upcoming);
-	pass->cost = Min(pass->cost + (int64) changed * VacuumCostPageMiss, VacuumCostLimit);
-	if (changed <= batch / 2)
+	pass->cost = Min(pass->cost + (int64) (batch - left) * VacuumCostPageMiss, VacuumCostLimit);
+	if (left >= batch / 2)
 		pass->walked += GetCurrentTimestamp() - walk.now;
 	MemoryContextDelete(row_context);
 	idem_ledger_close(ledger);

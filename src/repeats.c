@@ -6,7 +6,9 @@
  * They are counted in shared memory (counters.c).  Maintenance takes some out,
  * writes them in a transaction of its own, and a transaction that does not
  * commit puts them back: each is written once.  A lock of its own lets one
- * writer at a time, so that a delivery has one row a day.
+ * writer at a time, so that a delivery has one row a day.  It finds that row by
+ * an index on the action, a hash of the delivery and the day: what a batch costs
+ * does not depend on how many deliveries the action has had.
  *
  * A row goes in the same transaction as the action that it speaks of, which a
  * writer must not undo.  So whoever writes a row looks at the action afterwards,
@@ -29,18 +31,16 @@
 
 #include "compat.h"
 #include "repeats.h"
-#include "access.h"
 #include "access/genam.h"
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "answer.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_type.h"
 #include "counters.h"
-#include "executor/spi.h"
 #include "ledger.h"
 #include "miscadmin.h"
+#include "request.h"
 #include "storage/lmgr.h"
 #include "table.h"
 #include "utils/builtins.h"
@@ -49,92 +49,182 @@
 #include "utils/snapmgr.h"
 
 #define AT_ONCE 1000
-#define REPEATS_NCOLS 9
 
-/* $1 day, $2 intent, $3 source, $4 event_id, $5 action, $6 outcome, $7 n, $8, $9 */
-#define OF_DELIVERY \
-	" WHERE (action_id OPERATOR(pg_catalog.=) $5 OR action_id IS NULL AND $5 IS NULL)" \
-	" AND intent OPERATOR(pg_catalog.=) $2 AND day OPERATOR(pg_catalog.=) $1" \
-	" AND outcome OPERATOR(pg_catalog.=) $6" \
-	" AND (source OPERATOR(pg_catalog.=) $3 OR source IS NULL AND $3 IS NULL)" \
-	" AND (event_id OPERATOR(pg_catalog.=) $4 OR event_id IS NULL AND $4 IS NULL)"
-#define SQL_ADD \
-	"UPDATE idem.idem_repeats SET n = n OPERATOR(pg_catalog.+) $7, last_at = $9" \
-	" WHERE ctid OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT ctid FROM idem.idem_repeats" \
-	OF_DELIVERY " FOR UPDATE SKIP LOCKED))"
-#define SQL_NEW \
-	"INSERT INTO idem.idem_repeats (day, intent, source, event_id, action_id, outcome, n, first_at, last_at)" \
-	" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)"
-#define SQL_TAKE_BACK \
-	"DELETE FROM idem.idem_repeats" OF_DELIVERY \
-	" AND xmin OPERATOR(pg_catalog.=) pg_catalog.pg_current_xact_id()::pg_catalog.xid"
-
-static uint64
-run(const char *sql, Datum *values, const char *nulls, int expected)
+/* columns of idem_repeats */
+enum
 {
-	static Oid	types[9] = {
-		DATEOID, TEXTOID, TEXTOID, TEXTOID, UUIDOID, TEXTOID, INT8OID,
-		TIMESTAMPTZOID, TIMESTAMPTZOID
-	};
+	REP_DAY,
+	REP_INTENT,
+	REP_SOURCE,
+	REP_EVENT_ID,
+	REP_ACTION_ID,
+	REP_DELIVERY,				/* hash of source and event_id, for the index */
+	REP_OUTCOME,
+	REP_N,
+	REP_FIRST_AT,
+	REP_LAST_AT,
+	REPEATS_NCOLS
+};
 
-	idem_run(sql, lengthof(types), types, values, nulls, expected);
-	return SPI_processed;
+/* the table while counted repeats are written to it */
+typedef struct Writing
+{
+	IdemLedger *ledger;
+	IdemTable	table;
+	Relation	index;
+	SnapshotData dirty;
+	IndexScanDesc scan;
+	TupleTableSlot *found;
+	TupleTableSlot *locked;
+} Writing;
+
+static void
+writing_start(Writing *w)
+{
+	w->ledger = idem_ledger_open(false);
+	idem_table_open(&w->table, "idem_repeats", REPEATS_NCOLS, RowExclusiveLock);
+	w->index = index_open(idem_relation_oid("idem_repeats_delivery"), RowExclusiveLock);
+	w->found = table_slot_create(w->table.rel, NULL);
+	w->locked = table_slot_create(w->table.rel, NULL);
+	InitDirtySnapshot(w->dirty);
+	w->scan = index_beginscan(w->table.rel, w->index, &w->dirty, NULL, 3, 0, 0);
 }
 
-/* as it is committed, or as somebody is about to make it */
-static IdemFound
-look_at(const pg_uuid_t *action_id)
+static void
+writing_end(Writing *w)
 {
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "idem_action row",
-												  ALLOCSET_SMALL_SIZES);
-	MemoryContext outer = MemoryContextSwitchTo(context);
-	IdemLedger *ledger = idem_ledger_open(false);
+	index_endscan(w->scan);
+	ExecDropSingleTupleTableSlot(w->locked);
+	ExecDropSingleTupleTableSlot(w->found);
+	index_close(w->index, NoLock);
+	idem_table_close(&w->table, NoLock);
+	idem_ledger_close(w->ledger);
+}
+
+/* as it is committed, or as an open transaction is about to make it */
+static IdemFound
+look_at(IdemLedger *ledger, const pg_uuid_t *action_id)
+{
 	TransactionId holder;
-	IdemAction	row;
-	IdemFound	found = idem_ledger_probe(ledger, action_id, &row, &holder);
+	IdemFound	found = idem_ledger_probe(ledger, action_id, NULL, &holder);
 
 	/* or it is just moving */
 	if (found == IDEM_ABSENT && !idem_ledger_surely_absent(ledger, action_id))
 		found = IDEM_HELD;
-	idem_ledger_close(ledger);
-	MemoryContextSwitchTo(outer);
-	MemoryContextDelete(context);
+	idem_ledger_rest(ledger);
 	return found;
+}
+
+/*
+ * The row of the delivery, day and outcome, locked, in w->found; false where
+ * there is none.  One that an open transaction removes with its action does not
+ * count.  There is one writer at a time, so no row moves during the scan.
+ */
+static bool
+find_row(Writing *w, const Datum *v, const bool *n)
+{
+	ScanKeyData keys[3];
+	MemoryContext old;
+	bool		found = false;
+
+	ScanKeyEntryInitialize(&keys[0], n[REP_ACTION_ID] ? SK_ISNULL | SK_SEARCHNULL : 0, 1,
+						   n[REP_ACTION_ID] ? InvalidStrategy : BTEqualStrategyNumber,
+						   InvalidOid, InvalidOid,
+						   n[REP_ACTION_ID] ? InvalidOid : F_UUID_EQ, v[REP_ACTION_ID]);
+	ScanKeyInit(&keys[1], 2, BTEqualStrategyNumber, F_INT8EQ, v[REP_DELIVERY]);
+	ScanKeyInit(&keys[2], 3, BTEqualStrategyNumber, F_DATE_EQ, v[REP_DAY]);
+	old = MemoryContextSwitchTo(w->table.context);	/* what the scan keeps */
+	index_rescan(w->scan, keys, lengthof(keys), NULL, 0);
+	while (!found && index_getnext_slot(w->scan, ForwardScanDirection, w->found))
+	{
+		Datum	   *stored = w->found->tts_values;
+		TM_FailureData failure;
+
+		if (TransactionIdIsValid(w->dirty.xmax))
+			continue;
+		slot_getallattrs(w->found);
+		found = idem_text_equal(DatumGetTextPP(stored[REP_OUTCOME]), DatumGetTextPP(v[REP_OUTCOME])) &&
+			idem_text_equal(DatumGetTextPP(stored[REP_INTENT]), DatumGetTextPP(v[REP_INTENT])) &&
+			table_tuple_lock(w->table.rel, &w->found->tts_tid, SnapshotAny, w->locked,
+							 GetCurrentCommandId(true), LockTupleNoKeyExclusive,
+							 LockWaitSkip, 0, &failure) == TM_Ok;
+	}
+	MemoryContextSwitchTo(old);
+	return found;
+}
+
+/* adds to the row found */
+static void
+add_to_row(Writing *w, const Datum *v, const bool *n)
+{
+	TupleTableSlot *slot = idem_table_slot(&w->table);
+	TU_UpdateIndexes update_indexes;
+
+	memcpy(slot->tts_values, w->found->tts_values, REPEATS_NCOLS * sizeof(Datum));
+	memcpy(slot->tts_isnull, w->found->tts_isnull, REPEATS_NCOLS * sizeof(bool));
+	slot->tts_values[REP_N] = Int64GetDatum(DatumGetInt64(slot->tts_values[REP_N]) +
+											DatumGetInt64(v[REP_N]));
+	slot->tts_values[REP_LAST_AT] = v[REP_LAST_AT];
+	ExecStoreVirtualTuple(slot);
+	simple_table_tuple_update(w->table.rel, &w->found->tts_tid, slot, SnapshotAny,
+							  &update_indexes);
+	idem_table_index_update(&w->table, update_indexes);
+	CommandCounterIncrement();
+}
+
+static void
+row_of(IdemRepeat *repeat, bool of_action, Datum *v, bool *n)
+{
+	memset(n, false, REPEATS_NCOLS * sizeof(bool));
+	v[REP_ACTION_ID] = UUIDPGetDatum(&repeat->key.action_id);
+	v[REP_DAY] = DateADTGetDatum(repeat->key.day);
+	v[REP_INTENT] = CStringGetTextDatum(repeat->intent);
+	v[REP_SOURCE] = CStringGetTextDatum(repeat->source);
+	v[REP_EVENT_ID] = CStringGetTextDatum(repeat->event_id);
+	v[REP_OUTCOME] = CStringGetTextDatum(repeat->key.what == IDEM_AFTER_FORGETTING ?
+										 "claimed_after_forgetting" :
+										 idem_outcome_name(repeat->key.what));
+	v[REP_N] = Int64GetDatum(pg_atomic_read_u64(&repeat->n));
+	v[REP_FIRST_AT] = TimestampTzGetDatum(repeat->first_at);
+	v[REP_LAST_AT] = TimestampTzGetDatum((TimestampTz) pg_atomic_read_u64(&repeat->last_at));
+	n[REP_SOURCE] = repeat->source[0] == '\0';
+	n[REP_EVENT_ID] = repeat->event_id[0] == '\0';
+	/* of an action that is gone only the figures count, whatever the delivery */
+	if (!of_action)
+		n[REP_ACTION_ID] = n[REP_EVENT_ID] = true;
+	v[REP_DELIVERY] =
+		Int64GetDatum((int64) idem_delivery_hash(DatumGetTextPP(v[REP_SOURCE]),
+												 n[REP_EVENT_ID] ? NULL : DatumGetTextPP(v[REP_EVENT_ID])));
 }
 
 /* false where it has to wait for a later pass */
 static bool
-write_one(IdemRepeat *repeat)
+write_one(Writing *w, IdemRepeat *repeat)
 {
-	IdemFound	found = look_at(&repeat->key.action_id);
-	Datum		v[9];
-	char		nulls[] = "         ";
+	IdemFound	found = look_at(w->ledger, &repeat->key.action_id);
+	Datum		v[REPEATS_NCOLS];
+	bool		n[REPEATS_NCOLS];
+	TupleTableSlot *slot;
 
 	if (found == IDEM_HELD || found == IDEM_HELD_NEW)
 		return false;
-	v[0] = DateADTGetDatum(repeat->key.day);
-	v[1] = CStringGetTextDatum(repeat->intent);
-	v[2] = CStringGetTextDatum(repeat->source);
-	v[3] = CStringGetTextDatum(repeat->event_id);
-	v[4] = UUIDPGetDatum(&repeat->key.action_id);
-	v[5] = CStringGetTextDatum(repeat->key.what == IDEM_AFTER_FORGETTING ? "claimed_after_forgetting" :
-							   idem_outcome_name(repeat->key.what));
-	v[6] = Int64GetDatum(pg_atomic_read_u64(&repeat->n));
-	v[7] = TimestampTzGetDatum(repeat->first_at);
-	v[8] = TimestampTzGetDatum((TimestampTz) pg_atomic_read_u64(&repeat->last_at));
-	if (repeat->source[0] == '\0')
-		nulls[2] = 'n';
-	if (repeat->event_id[0] == '\0')
-		nulls[3] = 'n';
-	if (found == IDEM_ABSENT)
-		nulls[3] = nulls[4] = 'n';	/* only the figures count */
-	if (run(SQL_ADD, v, nulls, SPI_OK_UPDATE) > 0)
-		return true;			/* a row goes with its action whoever wrote to
-								 * it */
-	(void) run(SQL_NEW, v, nulls, SPI_OK_INSERT);
-	if (found == IDEM_ABSENT || look_at(&repeat->key.action_id) == IDEM_PRESENT)
+	row_of(repeat, found == IDEM_PRESENT, v, n);
+	if (find_row(w, v, n))
+	{
+		/* it goes with its action, whoever wrote to it */
+		add_to_row(w, v, n);
 		return true;
-	(void) run(SQL_TAKE_BACK, v, nulls, SPI_OK_DELETE);
+	}
+	slot = idem_table_slot(&w->table);
+	memcpy(slot->tts_values, v, sizeof(v));
+	memcpy(slot->tts_isnull, n, sizeof(n));
+	ExecStoreVirtualTuple(slot);
+	idem_table_insert(&w->table, InvalidOid);
+	CommandCounterIncrement();
+	if (found == IDEM_ABSENT || look_at(w->ledger, &repeat->key.action_id) == IDEM_PRESENT)
+		return true;
+	simple_table_tuple_delete(w->table.rel, &slot->tts_tid, SnapshotAny);
+	CommandCounterIncrement();
 	return false;
 }
 
@@ -145,9 +235,10 @@ write_one(IdemRepeat *repeat)
 bool
 idem_repeats_write(void)
 {
+	Writing		w;
 	List	   *taken;
 	ListCell   *lc;
-	IdemOwner	caller;
+	IdemRowContext memory;
 	bool		some_written = false;
 
 	LockDatabaseObject(RelationRelationId, idem_relation_oid("idem_repeats"), 0,
@@ -156,72 +247,84 @@ idem_repeats_write(void)
 	if (taken == NIL)
 		return false;
 	PushActiveSnapshot(GetTransactionSnapshot());
-	SPI_connect();
-	idem_owner_enter(&caller);
+	writing_start(&w);
+	idem_row_start(&memory);
 	foreach(lc, taken)
 	{
-		if (write_one(lfirst(lc)))
+		CHECK_FOR_INTERRUPTS();
+		idem_row_next(&memory);
+		if (write_one(&w, lfirst(lc)))
 			some_written = true;
 		else
 			idem_counters_leave(lfirst(lc));
 	}
-	idem_owner_leave(&caller);
-	SPI_finish();
+	idem_row_end(&memory);
+	writing_end(&w);
 	PopActiveSnapshot();
 	return list_length(taken) == AT_ONCE && some_written;
 }
 
 /*
- * Removes the action's rows up to one that another transaction is writing or
- * removing, which it waits for; true where it has seen no such one.
+ * Removes rows of the action, at most so many, up to one that another transaction
+ * is writing or removing, which it waits for; returns how many.  "clean" says
+ * that none is left and that it has met no such one.
  */
-static bool
-remove_rows(Relation rel, Relation index, const pg_uuid_t *action_id)
+static int
+remove_rows(Relation rel, Relation index, const pg_uuid_t *action_id, int max, bool *clean)
 {
 	TupleTableSlot *slot = table_slot_create(rel, NULL);
-	bool		all_gone = true;
 	TransactionId other = InvalidTransactionId;
 	SnapshotData dirty;
 	IndexScanDesc scan;
 	ScanKeyData key;
+	int			removed = 0;
 
+	*clean = true;
 	InitDirtySnapshot(dirty);
 	scan = index_beginscan(rel, index, &dirty, NULL, 1, 0, 0);
 	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_UUID_EQ, UUIDPGetDatum(action_id));
 	index_rescan(scan, &key, 1, NULL, 0);
-	while (all_gone && index_getnext_slot(scan, ForwardScanDirection, slot))
+	while (*clean && index_getnext_slot(scan, ForwardScanDirection, slot))
 	{
 		TM_FailureData failure;
 
+		CHECK_FOR_INTERRUPTS();
 		other = TransactionIdIsValid(dirty.xmin) ? dirty.xmin : dirty.xmax;
-		all_gone = !TransactionIdIsValid(other) &&
+		*clean = removed < max && !TransactionIdIsValid(other) &&
 			table_tuple_delete(rel, &slot->tts_tid, GetCurrentCommandId(true), 0, SnapshotAny,
 							   InvalidSnapshot, true, &failure) == TM_Ok;
+		removed += *clean;
 	}
 	index_endscan(scan);
 	ExecDropSingleTupleTableSlot(slot);
 	CommandCounterIncrement();
 	if (TransactionIdIsValid(other))
 		XactLockTableWait(other, NULL, NULL, XLTW_None);
-	return all_gone;
+	return removed;
 }
 
 /*
- * The counted repeats of an action whose row the caller has just removed.  A
- * dirty scan can miss a row that is moving, but not two in a row: there is one
- * writer at a time.
+ * Removes counted repeats of an action, at most so many, and returns how many.
+ * Those of an action whose row the caller has just removed go with PG_INT32_MAX:
+ * all of them.  A dirty scan can miss a row that is moving, but not two in a row:
+ * there is one writer at a time.
  */
-void
-idem_repeats_forget(const pg_uuid_t *action_id)
+int
+idem_repeats_forget(const pg_uuid_t *action_id, int max)
 {
 	Relation	rel = idem_relation_open("idem_repeats", REPEATS_NCOLS, RowExclusiveLock);
-	Relation	index = index_open(idem_relation_oid("idem_repeats_action"), RowExclusiveLock);
+	Relation	index = index_open(idem_relation_oid("idem_repeats_delivery"), RowExclusiveLock);
+	int			removed = 0;
 
-	for (int clean = 0; clean < 2;)
+	for (int looks = 0; looks < 2 && removed < max;)
 	{
+		bool		clean;
+
 		CHECK_FOR_INTERRUPTS();
-		clean = remove_rows(rel, index, action_id) ? clean + 1 : 0;
+		removed += remove_rows(rel, index, action_id, max - removed, &clean);
+		looks = clean ? looks + 1 : 0;
 	}
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
+	return removed;
 }

@@ -16,6 +16,6 @@
 #include "idem_action.h"
 
 extern bool idem_repeats_write(void);
-extern void idem_repeats_forget(const pg_uuid_t *action_id);
+extern int	idem_repeats_forget(const pg_uuid_t *action_id, int max);
 
 #endif							/* IDEM_REPEATS_H */

@@ -224,8 +224,8 @@ idem_request_make_room(IdemLedger *ledger, IdemRequest *r, const IdemAction *row
 
 	if (written != IDEM_WRITTEN)
 		return written;
-	idem_ledger_forget_past(&id);
-	idem_repeats_forget(&id);
+	(void) idem_ledger_forget_past(&id, PG_INT32_MAX);
+	(void) idem_repeats_forget(&id, PG_INT32_MAX);
 	idem_request_identify(r);
 	return IDEM_WRITTEN;
 }

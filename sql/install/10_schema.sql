@@ -179,14 +179,16 @@ CREATE TABLE idem.idem_repeats (
 	source				text,
 	event_id			text,
 	action_id			uuid,
+	delivery			bigint		NOT NULL,
 	outcome				text		NOT NULL,
 	n					bigint		NOT NULL,
 	first_at			timestamptz	NOT NULL,
 	last_at				timestamptz	NOT NULL
 );
-CREATE INDEX idem_repeats_action ON idem.idem_repeats (action_id);
+CREATE INDEX idem_repeats_delivery ON idem.idem_repeats (action_id, delivery, day);
 CREATE INDEX idem_repeats_day ON idem.idem_repeats (day, intent);
 COMMENT ON TABLE idem.idem_repeats IS 'how often which delivery met an action already known';
+COMMENT ON COLUMN idem.idem_repeats.delivery IS 'hash of source and event_id: finds the row that a repeat is added to';
 
 CREATE TABLE idem.idem_access (
 	role				regrole		NOT NULL,
