@@ -356,7 +356,7 @@ idem_explain_action(PG_FUNCTION_ARGS)
  * $6 what is kept of an event or a source as long as that, in a row and counted
  */
 #define SQL_SEARCH \
-	"SELECT v.* FROM idem.actions v" \
+	"SELECT v.* FROM idem.all_actions v" \
 	" WHERE idem.may_see(v.intent, $3) AND (" \
 	" v.action_id OPERATOR(pg_catalog.=) (CASE WHEN $1 OPERATOR(pg_catalog.~) '^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$' THEN $1 END)::pg_catalog.uuid" \
 	" OR v.created_at OPERATOR(pg_catalog.>=) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) $2) AND (" \

@@ -38,6 +38,7 @@
 #include "key.h"
 #include "ledger.h"
 #include "miscadmin.h"
+#include "settings.h"
 #include "table.h"
 #include "utils/acl.h"
 #include "utils/array.h"
@@ -372,22 +373,90 @@ idem_rule_lets_see(const IdemRule *rule, Oid user)
 }
 
 /*
- * idem.may_see(intent, role): what the views are filtered by.  An intent
- * without a rule restricts nobody.
+ * The history of an intent outlives its rule.  Where a dropped rule named
+ * roles, what is left of the intent is for administrators.
+ */
+static bool
+sees_without_rule(text *intent, Oid user)
+{
+	ListCell   *lc;
+
+	foreach(lc, idem_settings()->restricted)
+	{
+		if (idem_text_equal(lfirst(lc), intent))
+			return idem_may_execute(user, "define_rule");
+	}
+	return true;
+}
+
+/*
+ * idem.may_see(intent, role): what the views are filtered by.  What belongs to
+ * no intent is for everybody.
  */
 Datum
 idem_may_see(PG_FUNCTION_ARGS)
 {
 	Oid			role = PG_ARGISNULL(1) ? GetUserId() : PG_GETARG_OID(1);
 	text	   *intent;
+	const IdemRule *rule;
 
 	if (PG_ARGISNULL(0))
-		PG_RETURN_NULL();
+		PG_RETURN_BOOL(true);
 	intent = PG_GETARG_TEXT_PP(0);
+	if (VARSIZE_ANY_EXHDR(intent) == 0)
+		PG_RETURN_BOOL(true);
 	idem_check_intent(VARSIZE_ANY_EXHDR(intent));
-	PG_RETURN_BOOL(idem_rule_lets_see(idem_rule_of(VARDATA_ANY(intent),
-												   VARSIZE_ANY_EXHDR(intent), false),
-									  role));
+	rule = idem_rule_of(VARDATA_ANY(intent), VARSIZE_ANY_EXHDR(intent), false);
+	PG_RETURN_BOOL(rule->intent == NULL ? sees_without_rule(intent, role) :
+				   idem_rule_lets_see(rule, role));
+}
+
+/* the intents that have a rule */
+static List *
+intents_with_rules(void)
+{
+	Relation	rel = idem_relation_open("idem_rules", RULE_NCOLS, AccessShareLock);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	TableScanDesc scan = table_beginscan(rel, snapshot, 0, NULL);
+	List	   *intents = NIL;
+
+	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
+	{
+		slot_getallattrs(slot);
+		intents = lappend(intents, DatumGetTextPCopy(slot->tts_values[RULE_INTENT]));
+	}
+	table_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	UnregisterSnapshot(snapshot);
+	table_close(rel, AccessShareLock);
+	return intents;
+}
+
+/* whether what a role may do by one rule, it may do by all of them */
+static bool
+all_rules_let(bool (*let) (const IdemRule *rule, Oid user), Oid user)
+{
+	ListCell   *lc;
+
+	foreach(lc, intents_with_rules())
+	{
+		text	   *intent = lfirst(lc);
+
+		if (!let(idem_rule_of(VARDATA_ANY(intent), VARSIZE_ANY_EXHDR(intent), false), user))
+			return false;
+	}
+	return true;
+}
+
+/* may a role see every intent, those of dropped rules included? */
+bool
+idem_sees_every_intent(Oid user)
+{
+	if (idem_is_owner(user))
+		return true;
+	return (idem_settings()->restricted == NIL || idem_may_execute(user, "define_rule")) &&
+		all_rules_let(idem_rule_lets_see, user);
 }
 
 /*
@@ -562,6 +631,11 @@ usec_datum(int64 usec)
 	"INSERT INTO idem.idem_rules VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)"
 #define SQL_SHOW_RULE \
 	"SELECT pg_catalog.to_jsonb(r) FROM idem.idem_rules r WHERE intent OPERATOR(pg_catalog.=) $1"
+#define SQL_KEEP_RESTRICTED \
+	"INSERT INTO idem.idem_state (kind, name, role, since)" \
+	" SELECT 'restricted', r.intent, $2, pg_catalog.clock_timestamp() FROM idem.idem_rules r" \
+	" WHERE r.intent OPERATOR(pg_catalog.=) $1 AND (r.worker_role IS NOT NULL OR r.resolver_role IS NOT NULL)" \
+	" ON CONFLICT DO NOTHING"
 #define SQL_INTENT_IN_USE \
 	"SELECT FROM idem.idem_actions WHERE intent OPERATOR(pg_catalog.=) $1 LIMIT 1"
 #define RULE_NPARAMS RULE_NCOLS
@@ -793,8 +867,8 @@ idem_define_rule(PG_FUNCTION_ARGS)
 Datum
 idem_drop_rule(PG_FUNCTION_ARGS)
 {
-	Oid			type = TEXTOID;
-	Datum		value;
+	Oid			types[2] = {TEXTOID, TEXTOID};
+	Datum		values[2];
 	char	   *intent;
 	IdemOwner	caller;
 	Jsonb	   *detail;
@@ -806,12 +880,13 @@ idem_drop_rule(PG_FUNCTION_ARGS)
 
 	idem_owner_enter(&caller);
 	SPI_connect();
-	value = CStringGetTextDatum(intent);
+	values[0] = CStringGetTextDatum(intent);
+	values[1] = CStringGetTextDatum(GetUserNameFromId(caller.user, false));
 
 	/* waits for open claims, so that none is left without its rule */
 	idem_run(SQL_LOCK_RULES, 0, NULL, NULL, NULL, SPI_OK_UTILITY);
 	idem_run(SQL_LOCK_ACTIONS, 0, NULL, NULL, NULL, SPI_OK_UTILITY);
-	idem_run(SQL_INTENT_IN_USE, 1, &type, &value, NULL, SPI_OK_SELECT);
+	idem_run(SQL_INTENT_IN_USE, 1, types, values, NULL, SPI_OK_SELECT);
 	if (SPI_processed > 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_IN_USE),
@@ -822,7 +897,8 @@ idem_drop_rule(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_IDEM_NO_RULE),
 				 errmsg("intent \"%s\" has no rule", intent)));
-	idem_run(SQL_DELETE_RULE, 1, &type, &value, NULL, SPI_OK_DELETE);
+	idem_run(SQL_KEEP_RESTRICTED, 2, types, values, NULL, SPI_OK_INSERT);
+	idem_run(SQL_DELETE_RULE, 1, types, values, NULL, SPI_OK_DELETE);
 	idem_owner_leave(&caller);
 	record_change("rule_dropped", intent, detail);
 	SPI_finish();

@@ -27,6 +27,7 @@ typedef struct IdemUsedSecret
 typedef struct IdemSettings
 {
 	List	   *paused;			/* of text, names of intents, '' for all */
+	List	   *restricted;		/* likewise: their dropped rule named roles */
 	List	   *used_secrets;	/* of IdemUsedSecret */
 	char	   *current_secret; /* its id, or NULL */
 	bool		copied;			/* another system wrote this ledger */

@@ -200,7 +200,7 @@ CREATE TABLE idem.idem_access (
 COMMENT ON TABLE idem.idem_access IS 'who was given which level by grant_access';
 
 CREATE TABLE idem.idem_state (
-	kind				text		NOT NULL CHECK (kind = ANY (ARRAY['system', 'timeline', 'secret', 'current', 'pause'])),
+	kind				text		NOT NULL CHECK (kind = ANY (ARRAY['system', 'timeline', 'secret', 'current', 'pause', 'restricted'])),
 	name				text		NOT NULL,
 	value				text,
 	reason				text,
@@ -209,7 +209,7 @@ CREATE TABLE idem.idem_state (
 	since				timestamptz	NOT NULL,
 	CONSTRAINT idem_state_pkey PRIMARY KEY (kind, name)
 );
-COMMENT ON TABLE idem.idem_state IS 'facts about the ledger as a whole: which system and timeline wrote it, the current secret, pauses (name '''' = all intents)';
+COMMENT ON TABLE idem.idem_state IS 'facts about the ledger as a whole: which system and timeline wrote it, the current secret, pauses (name '''' = all intents), intents whose dropped rule named roles';
 
 SELECT pg_extension_config_dump('idem.idem_actions', '');
 SELECT pg_extension_config_dump('idem.idem_events', '');

@@ -115,7 +115,9 @@ COMMENT ON FUNCTION idem.describe_rule(text) IS
  * Whether the rule of the intent lets a role see its actions: what the views
  * are filtered by.
  *
- *	intent	the intent; one without a rule restricts nobody
+ *	intent	the intent; null and '' stand for what belongs to none, and one
+ *			without a rule restricts nobody, unless its dropped rule named roles:
+ *			then only administrators see what is left of it
  *	role	the role that looks; null is the caller
  *
  * Errors: none.  Stable.

@@ -1,5 +1,9 @@
 /*
  * What analysts read.  No view shows contents: params, draft, result.
+ *
+ * Each view X is made of idem.all_X, to which no level has access, and of what
+ * lets a caller see no more of it than the rules allow: see the end of this page
+ * and src/visible.c.
  */
 
 /*
@@ -14,7 +18,7 @@ AS 'MODULE_PATHNAME', 'idem_provider_key_of';
 COMMENT ON FUNCTION idem.provider_key(uuid, int) IS
 'the idempotency key that every attempt of a generation passes to the outside';
 
-CREATE VIEW idem.actions WITH (security_barrier) AS
+CREATE VIEW idem.all_actions AS
 SELECT a.action_id, a.scope, a.intent, a.key, a.generation, a.state, a.reason,
 	a.uncertain, a.begun, a.verifying, a.approved, a.cancel_requested,
 	a.attempt, a.lost, a.failures, a.worker, a.first_claimed_at, a.claimed_at,
@@ -22,62 +26,42 @@ SELECT a.action_id, a.scope, a.intent, a.key, a.generation, a.state, a.reason,
 	a.ended_by, a.source, a.event_id, a.created_at, a.finished_at,
 	a.purge_after, a.forget_after, a.purged,
 	idem.provider_key(a.action_id, a.generation) AS provider_key
-FROM idem.idem_actions a
-WHERE idem.may_see(a.intent);
-
-COMMENT ON VIEW idem.actions IS 'every action as it is now, without contents';
-COMMENT ON COLUMN idem.actions.state IS 'pending, in_progress, completed, needs_attention, failed or cancelled';
-COMMENT ON COLUMN idem.actions.uncertain IS 'an attempt may have taken effect and nobody knows';
-COMMENT ON COLUMN idem.actions.lost IS 'attempts that ended without a word on their outcome';
-COMMENT ON COLUMN idem.actions.failures IS 'attempts that surely did nothing';
-COMMENT ON COLUMN idem.actions.provider_key IS 'what a search outside looks for';
+FROM idem.idem_actions a;
 
 /*
  * One timeline out of two sources: what happened before is in idem_events (the
  * line of an ended attempt also knows when it was handed out), how the last
  * attempt began and the action ended in its row.  Order by at, id.
  */
-CREATE VIEW idem.history WITH (security_barrier) AS
+CREATE VIEW idem.all_history AS
 SELECT e.at, e.action_id, a.scope, e.intent, a.key, e.generation, e.attempt,
 	e.event, e.role, e.actor, e.worker, e.source, e.event_id, e.detail, 2 * e.id AS id
 FROM idem.idem_events e LEFT JOIN idem.idem_actions a ON a.action_id = e.action_id
-WHERE e.intent IS NULL OR e.intent = '' OR idem.may_see(e.intent)
 UNION ALL
 SELECT e.claimed_at, e.action_id, a.scope, e.intent, a.key, e.generation, e.attempt,
 	CASE WHEN (e.detail ->> 'verifying')::boolean THEN 'handed_out_to_verify' ELSE 'claimed' END,
 	NULL, NULL, e.worker, NULL, NULL, NULL, 2 * e.id - 1
 FROM idem.idem_events e JOIN idem.idem_actions a ON a.action_id = e.action_id
 WHERE e.claimed_at IS NOT NULL AND (e.generation, e.attempt) IS DISTINCT FROM (a.generation, a.attempt)
-	AND idem.may_see(e.intent)
 UNION ALL
 SELECT a.created_at, a.action_id, a.scope, a.intent, a.key, 1, 0,
 	'recorded', NULL, NULL, NULL, a.source, a.event_id, NULL, 0
-FROM idem.idem_actions a WHERE idem.may_see(a.intent)
+FROM idem.idem_actions a
 UNION ALL
 SELECT a.claimed_at, a.action_id, a.scope, a.intent, a.key, a.generation, a.attempt,
 	CASE WHEN a.verifying OR EXISTS (SELECT FROM idem.idem_events e WHERE e.action_id = a.action_id
 			AND e.generation = a.generation AND e.attempt = a.attempt AND (e.detail ->> 'verifying')::boolean)
 		THEN 'handed_out_to_verify' ELSE 'claimed' END, NULL, NULL, a.worker, NULL, NULL,
 	jsonb_strip_nulls(jsonb_build_object('lease_until', a.lease_until, 'begun', nullif(a.begun, false))), 9223372036854775806
-FROM idem.idem_actions a WHERE a.claimed_at IS NOT NULL AND idem.may_see(a.intent)
+FROM idem.idem_actions a WHERE a.claimed_at IS NOT NULL
 UNION ALL
 SELECT a.finished_at, a.action_id, a.scope, a.intent, a.key, a.generation, a.attempt,
 	a.state, NULL, NULL, a.worker, NULL, NULL,
 	jsonb_strip_nulls(jsonb_build_object('external_ref', a.external_ref, 'error', a.error)), 9223372036854775807
-FROM idem.idem_actions a WHERE a.state = 'completed' AND coalesce(a.ended_by, 'succeeded') = 'succeeded' AND idem.may_see(a.intent);
+FROM idem.idem_actions a WHERE a.state = 'completed' AND coalesce(a.ended_by, 'succeeded') = 'succeeded';
 
-COMMENT ON VIEW idem.history IS 'the whole timeline of actions and rules; order by at, id';
-COMMENT ON COLUMN idem.history.id IS 'orders lines of the same instant; 0 and the two highest numbers stand for lines told by the row itself';
-COMMENT ON COLUMN idem.history.attempt IS 'the attempt that the line speaks of; 0 for none or for a claim the ledger never issued';
-COMMENT ON COLUMN idem.history.event_id IS 'of the delivery: the first arrival (recorded), or one that was handed the action (redelivered)';
-COMMENT ON COLUMN idem.history.role IS 'the database role that made the call';
-COMMENT ON COLUMN idem.history.actor IS 'the person, as the application names them';
-
-CREATE VIEW idem.rules WITH (security_barrier) AS
-SELECT r.* FROM idem.idem_rules r
-WHERE idem.may_see(r.intent);
-
-COMMENT ON VIEW idem.rules IS 'the rule of each intent; describe_rule says it in words';
+CREATE VIEW idem.all_rules AS
+SELECT r.* FROM idem.idem_rules r;
 
 CREATE VIEW idem.access WITH (security_barrier) AS
 SELECT a.role, a.level, a.granted_by, a.granted_at FROM idem.idem_access a;
@@ -88,7 +72,7 @@ COMMENT ON VIEW idem.access IS 'who was given which level';
  * What waits for a person: who resolves it, what to search for, and the exact
  * calls that decide it.
  */
-CREATE VIEW idem.attention WITH (security_barrier) AS
+CREATE VIEW idem.all_attention AS
 SELECT a.action_id, a.scope, a.intent, a.key, a.source, a.event_id, a.reason,
 	coalesce(e.at, a.finished_at, a.claimed_at, a.created_at) AS since,
 	clock_timestamp() - coalesce(e.at, a.finished_at, a.claimed_at, a.created_at) AS age,
@@ -106,15 +90,9 @@ SELECT a.action_id, a.scope, a.intent, a.key, a.source, a.event_id, a.reason,
 FROM idem.idem_actions a
 	LEFT JOIN idem.idem_rules r ON r.intent = a.intent
 	LEFT JOIN LATERAL (SELECT max(at) AS at FROM idem.idem_events e WHERE e.action_id = a.action_id) e ON true
-WHERE (a.state = 'needs_attention' OR a.reason = 'double_result')
-	AND idem.may_see(a.intent);
+WHERE a.state = 'needs_attention' OR a.reason = 'double_result';
 
-COMMENT ON VIEW idem.attention IS 'what waits for a person, and the calls that decide it';
-COMMENT ON COLUMN idem.attention.since IS 'when it last happened that something was said about it';
-COMMENT ON COLUMN idem.attention.provider_key IS 'what to search for outside';
-COMMENT ON COLUMN idem.attention.advice IS 'the exact calls, and then the event to replay';
-
-CREATE VIEW idem.stuck WITH (security_barrier) AS
+CREATE VIEW idem.all_stuck AS
 SELECT s.action_id, s.intent, s.key, s.state, s.waits_for, s.worker, s.since,
 	clock_timestamp() - s.since AS overdue
 FROM (
@@ -130,22 +108,141 @@ FROM (
 	FROM idem.idem_actions a LEFT JOIN idem.idem_rules r ON r.intent = a.intent
 	WHERE a.state = ANY (ARRAY['pending', 'in_progress'])
 		AND coalesce(a.lease_until, a.due_at) < clock_timestamp()
-		AND idem.may_see(a.intent)
 ) s;
 
-COMMENT ON VIEW idem.stuck IS 'what should have moved on by now, and whom it waits for';
-COMMENT ON COLUMN idem.stuck.waits_for IS 'holder, taker, verifier or approval';
-COMMENT ON COLUMN idem.stuck.since IS 'end of the lease, or when it became due';
-
-CREATE VIEW idem.backlog WITH (security_barrier) AS
+CREATE VIEW idem.all_backlog AS
 SELECT a.intent, a.state, count(*) AS n, min(a.created_at) AS oldest,
 	count(*) FILTER (WHERE coalesce(a.lease_until, a.due_at) < clock_timestamp()) AS overdue
 FROM idem.idem_actions a
 WHERE a.state = ANY (ARRAY['pending', 'in_progress', 'needs_attention'])
-	AND idem.may_see(a.intent)
 GROUP BY a.intent, a.state;
 
+CREATE VIEW idem.all_repeats AS
+SELECT r.action_id, r.intent, max(a.key) AS key, r.source, r.event_id,
+	sum(r.n)::bigint AS n, min(r.first_at) AS first_at, max(r.last_at) AS last_at
+FROM idem.idem_repeats r LEFT JOIN idem.idem_actions a ON a.action_id = r.action_id
+WHERE r.outcome <> 'claimed_after_forgetting'
+GROUP BY r.action_id, r.intent, r.source, r.event_id;
+
+CREATE VIEW idem.all_stat_intents AS
+SELECT s.day, s.intent, s.source,
+	sum(s.n) FILTER (WHERE s.outcome = 'recorded')::bigint AS recorded,
+	sum(s.n) FILTER (WHERE s.outcome = 'completed')::bigint AS completed,
+	sum(s.n) FILTER (WHERE s.outcome = 'in_progress')::bigint AS in_progress,
+	sum(s.n) FILTER (WHERE s.outcome = 'contended')::bigint AS contended,
+	sum(s.n) FILTER (WHERE s.outcome = 'not_due')::bigint AS not_due,
+	sum(s.n) FILTER (WHERE s.outcome = 'paused')::bigint AS paused,
+	sum(s.n) FILTER (WHERE s.outcome = 'pending')::bigint AS pending,
+	sum(s.n) FILTER (WHERE s.outcome = 'awaiting_approval')::bigint AS awaiting_approval,
+	sum(s.n) FILTER (WHERE s.outcome = 'needs_attention')::bigint AS needs_attention,
+	sum(s.n) FILTER (WHERE s.outcome = 'failed')::bigint AS failed,
+	sum(s.n) FILTER (WHERE s.outcome = 'cancelled')::bigint AS cancelled,
+	sum(s.n) FILTER (WHERE s.outcome = 'mismatch')::bigint AS mismatch,
+	sum(s.n) FILTER (WHERE s.outcome = 'claimed_after_forgetting')::bigint AS claimed_after_forgetting
+FROM (
+	SELECT r.day, r.intent, r.source, r.outcome, r.n FROM idem.idem_repeats r
+	UNION ALL
+	SELECT (a.created_at AT TIME ZONE 'UTC')::date, a.intent, a.source, 'recorded', 1 FROM idem.idem_actions a
+) s
+GROUP BY s.day, s.intent, s.source;
+
+/*
+ * The planner's estimates are shown by EXPLAIN to everybody who may read a view,
+ * whether or not they may see the rows.  So none are made of what is in the rows:
+ * a bound of a histogram is somebody's key.  Little is lost by it: the tables
+ * have indexes for single actions only, and all else is a sequential scan.
+ */
+DO $statistics$
+DECLARE
+	col	record;
+BEGIN
+	FOR col IN
+		SELECT a.attrelid::regclass AS tab, a.attname
+		FROM pg_attribute a
+		WHERE a.attrelid = ANY ('{idem.idem_actions,idem.idem_events,idem.idem_queue,idem.idem_repeats,idem.idem_rules}'::regclass[])
+			AND a.attnum > 0
+	LOOP
+		EXECUTE format('ALTER TABLE %s ALTER COLUMN %I SET STATISTICS 0', col.tab, col.attname);
+	END LOOP;
+END
+$statistics$;
+
+/*
+ * idem.sees_all() returns boolean
+ *
+ * Whether no intent is hidden from the caller: which branch of the views runs.
+ *
+ * Errors: none.  Stable.
+ */
+CREATE FUNCTION idem.sees_all()
+RETURNS boolean
+LANGUAGE C STABLE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_sees_all';
+
+COMMENT ON FUNCTION idem.sees_all() IS
+'whether no intent is hidden from the caller';
+
+/*
+ * idem.visible_X() returns setof idem.all_X
+ *
+ * The rows of a view whose intent the caller may see, for each X.
+ *
+ * Errors: none.  Stable.
+ */
+DO $views$
+DECLARE
+	x	text;
+BEGIN
+	FOREACH x IN ARRAY ARRAY['actions', 'history', 'rules', 'attention', 'stuck', 'backlog', 'repeats', 'stat_intents']
+	LOOP
+		EXECUTE format($$
+			CREATE FUNCTION idem.visible_%1$s()
+			RETURNS SETOF idem.all_%1$s
+			LANGUAGE C STABLE PARALLEL UNSAFE
+			AS 'MODULE_PATHNAME', 'idem_visible_rows';
+
+			COMMENT ON FUNCTION idem.visible_%1$s() IS
+			'what view %1$s shows a caller who may not see every intent';
+
+			COMMENT ON VIEW idem.all_%1$s IS
+			'view %1$s as it is for a caller who may see every intent; no level may read it';
+
+			CREATE VIEW idem.%1$s WITH (security_barrier) AS
+			SELECT * FROM idem.all_%1$s WHERE idem.sees_all() AND idem.may_see(intent)
+			UNION ALL
+			SELECT * FROM idem.visible_%1$s() WHERE NOT idem.sees_all();
+			$$, x);
+	END LOOP;
+END
+$views$;
+
+COMMENT ON VIEW idem.actions IS 'every action as it is now, without contents';
+COMMENT ON COLUMN idem.actions.state IS 'pending, in_progress, completed, needs_attention, failed or cancelled';
+COMMENT ON COLUMN idem.actions.uncertain IS 'an attempt may have taken effect and nobody knows';
+COMMENT ON COLUMN idem.actions.lost IS 'attempts that ended without a word on their outcome';
+COMMENT ON COLUMN idem.actions.failures IS 'attempts that surely did nothing';
+COMMENT ON COLUMN idem.actions.provider_key IS 'what a search outside looks for';
+COMMENT ON VIEW idem.history IS 'the whole timeline of actions and rules; order by at, id';
+COMMENT ON COLUMN idem.history.id IS 'orders lines of the same instant; 0 and the two highest numbers stand for lines told by the row itself';
+COMMENT ON COLUMN idem.history.attempt IS 'the attempt that the line speaks of; 0 for none or for a claim the ledger never issued';
+COMMENT ON COLUMN idem.history.event_id IS 'of the delivery: the first arrival (recorded), or one that was handed the action (redelivered)';
+COMMENT ON COLUMN idem.history.role IS 'the database role that made the call';
+COMMENT ON COLUMN idem.history.actor IS 'the person, as the application names them';
+COMMENT ON VIEW idem.rules IS 'the rule of each intent; describe_rule says it in words';
+COMMENT ON VIEW idem.attention IS 'what waits for a person, and the calls that decide it';
+COMMENT ON COLUMN idem.attention.since IS 'when it last happened that something was said about it';
+COMMENT ON COLUMN idem.attention.provider_key IS 'what to search for outside';
+COMMENT ON COLUMN idem.attention.advice IS 'the exact calls, and then the event to replay';
+COMMENT ON VIEW idem.stuck IS 'what should have moved on by now, and whom it waits for';
+COMMENT ON COLUMN idem.stuck.waits_for IS 'holder, taker, verifier or approval';
+COMMENT ON COLUMN idem.stuck.since IS 'end of the lease, or when it became due';
 COMMENT ON VIEW idem.backlog IS 'what is not finished, by intent and state';
+COMMENT ON VIEW idem.repeats IS 'which deliveries met an action already known, and how often; counted where the library is preloaded, lost in a crash, here after the next pass';
+COMMENT ON COLUMN idem.repeats.source IS 'of the repeated delivery, cut at 128 bytes; null where it named none';
+COMMENT ON COLUMN idem.repeats.n IS 'answers to this delivery, rolled-back calls included';
+COMMENT ON VIEW idem.stat_intents IS 'by day (UTC), intent and source: actions first seen, and answers to repeats by outcome';
+COMMENT ON COLUMN idem.stat_intents.recorded IS 'actions first seen that day';
+COMMENT ON COLUMN idem.stat_intents.claimed_after_forgetting IS 'claims of a key that keep_key had let go and whose row was still there: a sign that it is too short; none proves nothing, as the next pass removes the row';
 
 /*
  * idem.search_actions(what, since) returns setof idem.actions
@@ -168,41 +265,3 @@ AS 'MODULE_PATHNAME', 'idem_search_actions';
 
 COMMENT ON FUNCTION idem.search_actions(text, interval) IS
 'finds actions by an id, key, reference, event or source; operators also by a value in params';
-
-CREATE VIEW idem.repeats WITH (security_barrier) AS
-SELECT r.action_id, r.intent, max(a.key) AS key, r.source, r.event_id,
-	sum(r.n)::bigint AS n, min(r.first_at) AS first_at, max(r.last_at) AS last_at
-FROM idem.idem_repeats r LEFT JOIN idem.idem_actions a ON a.action_id = r.action_id
-WHERE r.outcome <> 'claimed_after_forgetting' AND idem.may_see(r.intent)
-GROUP BY r.action_id, r.intent, r.source, r.event_id;
-
-COMMENT ON VIEW idem.repeats IS 'which deliveries met an action already known, and how often; counted where the library is preloaded, lost in a crash, here after the next pass';
-COMMENT ON COLUMN idem.repeats.source IS 'of the repeated delivery, cut at 128 bytes; null where it named none';
-COMMENT ON COLUMN idem.repeats.n IS 'answers to this delivery, rolled-back calls included';
-
-CREATE VIEW idem.stat_intents WITH (security_barrier) AS
-SELECT s.day, s.intent, s.source,
-	sum(s.n) FILTER (WHERE s.outcome = 'recorded')::bigint AS recorded,
-	sum(s.n) FILTER (WHERE s.outcome = 'completed')::bigint AS completed,
-	sum(s.n) FILTER (WHERE s.outcome = 'in_progress')::bigint AS in_progress,
-	sum(s.n) FILTER (WHERE s.outcome = 'contended')::bigint AS contended,
-	sum(s.n) FILTER (WHERE s.outcome = 'not_due')::bigint AS not_due,
-	sum(s.n) FILTER (WHERE s.outcome = 'paused')::bigint AS paused,
-	sum(s.n) FILTER (WHERE s.outcome = 'pending')::bigint AS pending,
-	sum(s.n) FILTER (WHERE s.outcome = 'awaiting_approval')::bigint AS awaiting_approval,
-	sum(s.n) FILTER (WHERE s.outcome = 'needs_attention')::bigint AS needs_attention,
-	sum(s.n) FILTER (WHERE s.outcome = 'failed')::bigint AS failed,
-	sum(s.n) FILTER (WHERE s.outcome = 'cancelled')::bigint AS cancelled,
-	sum(s.n) FILTER (WHERE s.outcome = 'mismatch')::bigint AS mismatch,
-	sum(s.n) FILTER (WHERE s.outcome = 'claimed_after_forgetting')::bigint AS claimed_after_forgetting
-FROM (
-	SELECT r.day, r.intent, r.source, r.outcome, r.n FROM idem.idem_repeats r
-	UNION ALL
-	SELECT (a.created_at AT TIME ZONE 'UTC')::date, a.intent, a.source, 'recorded', 1 FROM idem.idem_actions a
-) s
-WHERE idem.may_see(s.intent)
-GROUP BY s.day, s.intent, s.source;
-
-COMMENT ON VIEW idem.stat_intents IS 'by day (UTC), intent and source: actions first seen, and answers to repeats by outcome';
-COMMENT ON COLUMN idem.stat_intents.recorded IS 'actions first seen that day';
-COMMENT ON COLUMN idem.stat_intents.claimed_after_forgetting IS 'claims of a key that keep_key had let go and whose row was still there: a sign that it is too short; none proves nothing, as the next pass removes the row';

@@ -70,7 +70,17 @@ WITH listed (levels, privilege, objects) AS (
 		PROCEDURE idem.run_maintenance,
 		FUNCTION idem.grant_access,
 		FUNCTION idem.revoke_access}'),
-	/* what was done, without contents */
+	/* what was done, without contents; the views call the functions */
+	('{operator,admin,analyst}', 'EXECUTE', '{
+		FUNCTION idem.sees_all,
+		FUNCTION idem.visible_actions,
+		FUNCTION idem.visible_history,
+		FUNCTION idem.visible_rules,
+		FUNCTION idem.visible_attention,
+		FUNCTION idem.visible_stuck,
+		FUNCTION idem.visible_backlog,
+		FUNCTION idem.visible_repeats,
+		FUNCTION idem.visible_stat_intents}'),
 	('{operator,admin,analyst}', 'SELECT', '{
 		idem.actions,
 		idem.history,

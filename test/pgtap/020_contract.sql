@@ -5,7 +5,7 @@
 -- an argument in [ ] has a default, NULL unless said.  What is listed as to
 -- come is compared as soon as it exists.
 --
-SELECT plan(119);
+SELECT plan(120);
 
 --
 -- Functions
@@ -198,8 +198,14 @@ SELECT is_empty($$
 SELECT is_empty($$
 	SELECT oid::regclass FROM pg_class
 	WHERE relnamespace = 'idem'::regnamespace AND relkind = 'v' AND oid <> 'idem.privileges'::regclass
+		AND relname NOT LIKE 'all\_%'
 		AND NOT coalesce(reloptions, '{}') && '{security_barrier=true,security_barrier=on,security_barrier=1}'
 	$$, 'the views over the tables are security barriers');
+SELECT is_empty($$
+	SELECT relname FROM pg_class
+	WHERE relnamespace = 'idem'::regnamespace AND relkind = 'v' AND relname LIKE 'all\_%'
+		AND 'idem.' || relname = ANY (SELECT object FROM idem.privileges)
+	$$, 'and no level reads the unfiltered ones below them');
 
 --
 -- Settings
@@ -272,6 +278,7 @@ SELECT is_empty($$
 SELECT is_empty($$
 	SELECT attrelid::regclass, attname FROM pg_attribute JOIN pg_class c ON c.oid = attrelid
 	WHERE relnamespace = 'idem'::regnamespace AND relkind = ANY ('{v,c}') AND attnum > 0
+		AND relname NOT LIKE 'all\_%'
 		AND coalesce(col_description(attrelid, attnum), '') = ''
 	$$, 'every column that users see has a comment');
 SELECT is_empty($$
