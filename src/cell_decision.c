@@ -81,23 +81,18 @@ idem_cancel(IdemVerdict *v, const IdemRequest *r)
 	{
 		a->cancel_requested = true;
 		idem_to_attention(a, "outcome_unknown");
-		v->note = "an attempt may have taken effect, so a person decides";
+		v->note = "not cancelled: an attempt may have taken effect, so a person decides: resolve_action";
 	}
 	else
 		idem_to_final(a, IDEM_CANCELLED, r);
 	decided(v, r, "cancelled");
 }
 
+/* whoever cancels, doubt is ended only by who says what became of the action */
 void
-idem_cancel_doubtful(IdemVerdict *v, const IdemRequest *r)
+idem_refuse_cancel_doubtful(IdemVerdict *v, const IdemRequest *r)
 {
-	if (r->by_resolver)
-	{
-		idem_to_final(&v->after, IDEM_CANCELLED, r);
-		decided(v, r, "cancelled");
-	}
-	else
-		v->note = "refused: an attempt may have taken effect; a resolver decides by resolve_action";
+	v->note = "refused: the action needs attention, so a person decides: resolve_action";
 }
 
 void

@@ -156,6 +156,7 @@ idem_cancel_action(PG_FUNCTION_ARGS)
 
 	r.note = idem_arg_label(fcinfo, 1);
 	r.actor = idem_arg_label(fcinfo, 2);
+	r.revision = revision_arg(fcinfo, 3);
 	return decide(fcinfo, &r);
 }
 
@@ -165,6 +166,7 @@ idem_rerun_action(PG_FUNCTION_ARGS)
 	IdemRequest r = {.call = IDEM_CALL_RERUN};
 
 	r.note = idem_arg_sentence(fcinfo, 1, "reason", "Say why it is done once more.");
+	must_not_be_null(fcinfo, 2, "revision", "Pass the revision that you saw, so that a repeated call does it once.");
 	r.revision = revision_arg(fcinfo, 2);
 	r.draft = idem_arg_content(fcinfo, 3, "draft");
 	r.actor = idem_arg_label(fcinfo, 4);

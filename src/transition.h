@@ -95,7 +95,7 @@ extern void idem_refuse_revise(IdemVerdict *v, const IdemRequest *r);
 extern void idem_approve(IdemVerdict *v, const IdemRequest *r);
 extern void idem_refuse_approve(IdemVerdict *v, const IdemRequest *r);
 extern void idem_cancel(IdemVerdict *v, const IdemRequest *r);
-extern void idem_cancel_doubtful(IdemVerdict *v, const IdemRequest *r);
+extern void idem_refuse_cancel_doubtful(IdemVerdict *v, const IdemRequest *r);
 extern void idem_cancel_held(IdemVerdict *v, const IdemRequest *r);
 extern void idem_cancel_again(IdemVerdict *v, const IdemRequest *r);
 extern void idem_refuse_cancel(IdemVerdict *v, const IdemRequest *r);

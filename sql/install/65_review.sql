@@ -94,28 +94,34 @@ COMMENT ON FUNCTION idem.revise_action(uuid, jsonb, bigint, text) IS
 'replaces the draft of a pending action';
 
 /*
- * idem.cancel_action(action_id, reason, actor) returns idem.report
+ * idem.cancel_action(action_id, reason, actor, revision) returns idem.report
  *
  * The action is not wanted any more.  While a holder has it, the wish is kept
- * and told to the holder at its next begin_effect or extend_claim.
+ * and told to the holder at its next begin_effect or extend_claim.  Doubt is not
+ * ended by it: where an attempt may have taken effect, a person decides by
+ * resolve_action.
  *
- *	reason	for the history
- *	actor	the person
+ *	reason		for the history
+ *	actor		the person
+ *	revision	what the person saw, another one is refused; null decides on
+ *				whatever is there
  *
- * Result: accepted; refused once the action is done.
- * Errors: IA016; 25006; 40001.
+ * Result: accepted; refused once the action is done, and while it needs
+ * attention.
+ * Errors: IA016; 22023; 25006; 40001.
  * Volatile.
  */
 CREATE FUNCTION idem.cancel_action(
 	action_id uuid,
 	reason text DEFAULT NULL,
-	actor text DEFAULT NULL
+	actor text DEFAULT NULL,
+	revision bigint DEFAULT NULL
 )
 RETURNS idem.report
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idem_cancel_action';
 
-COMMENT ON FUNCTION idem.cancel_action(uuid, text, text) IS
+COMMENT ON FUNCTION idem.cancel_action(uuid, text, text, bigint) IS
 'cancels an action, or asks its holder to stop';
 
 /*
@@ -125,7 +131,8 @@ COMMENT ON FUNCTION idem.cancel_action(uuid, text, text) IS
  * its own.
  *
  *	reason		why
- *	revision	what the person saw; null decides on whatever is there
+ *	revision	what the person saw; another one is refused, so that a repeated
+ *				call does it once
  *	draft		replaces the kept draft
  *	actor		the person
  *
@@ -137,7 +144,7 @@ COMMENT ON FUNCTION idem.cancel_action(uuid, text, text) IS
 CREATE FUNCTION idem.rerun_action(
 	action_id uuid,
 	reason text,
-	revision bigint DEFAULT NULL,
+	revision bigint,
 	draft jsonb DEFAULT NULL,
 	actor text DEFAULT NULL
 )

@@ -513,7 +513,7 @@ BEGIN
 			INSERT INTO idem.idem_events (at, action_id, generation, attempt, during, claim_id, intent, event, role)
 			VALUES (now, id, a.generation, a.attempt, a.attempt, last, fixture, 'expired', 'postgres');
 		WHEN step = 'enqueue' THEN PERFORM idem.enqueue_action(key, fixture, '{"to": "a"}', '"draft"');
-		WHEN step = 'rerun' THEN PERFORM idem.rerun_action(id, 'again');
+		WHEN step = 'rerun' THEN PERFORM idem.rerun_action(id, 'again', a.revision);
 		WHEN step = 'forget' THEN PERFORM set_row(id, jsonb_build_object('forget_after', now - interval '1 s'));
 		WHEN step LIKE 'rule is %' THEN
 			UPDATE idem.idem_rules SET on_uncertain = split_part(step, ' ', 3) WHERE intent = fixture;

@@ -80,7 +80,7 @@ BEGIN
 		WHEN 'happened' THEN yes(idem.resolve_action(m.action_id, 'happened', 'seen', before))
 		WHEN 'not_happened' THEN yes(idem.resolve_action(m.action_id, 'not_happened', 'seen', before))
 		WHEN 'resolve cancel' THEN yes(idem.resolve_action(m.action_id, 'cancel', 'seen', before))
-		WHEN 'rerun' THEN yes(idem.rerun_action(m.action_id, 'again'))
+		WHEN 'rerun' THEN yes(idem.rerun_action(m.action_id, 'again', before))
 		WHEN 'erase' THEN yes(idem.erase_action(m.action_id, 'asked to'))
 		WHEN 'enqueue' THEN (idem.enqueue_action('k', i, scope => m.n::text)).outcome
 		WHEN 'enqueue batch' THEN (SELECT string_agg(outcome, '') FROM idem.enqueue_actions(i, '{k}', scope => m.n::text))
@@ -111,7 +111,8 @@ approve|doubled|no / completed(double_result) / +0
 approve|failed|no / failed / +0
 approve|attention|no / needs_attention(verify_inconclusive) / +0
 approve|cancelled|no / cancelled / +0
-cancel|pending later unapproved failed attention|yes / cancelled / +1
+cancel|pending later unapproved failed|yes / cancelled / +1
+cancel|attention|no / needs_attention(verify_inconclusive) / +0
 cancel|doubtful|yes / needs_attention(outcome_unknown) / +1
 cancel|held searching lapsed|yes / in_progress / +1
 cancel|completed|no / completed / +0

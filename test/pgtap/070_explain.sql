@@ -122,7 +122,7 @@ SELECT (idem.verify_action(:'id', :'claim', true, 'ref')).outcome \g /dev/null
 SELECT is((SELECT array_agg(event) FROM idem.history WHERE action_id = :'id' AND event ~ 'claimed|handed'), '{claimed}', 'no search');
 
 -- what became of the doubt
-SELECT (idem.rerun_action(action_id, 'again')).state FROM searches WHERE key = 'inconclusive' \g /dev/null
+SELECT (idem.rerun_action(s.action_id, 'again', a.revision)).state FROM searches s JOIN idem.actions a USING (action_id) WHERE s. key = 'inconclusive' \g /dev/null
 SELECT is(pg_temp.tells('inconclusive', 'Known: generation 2 has not taken effect'), 1::bigint, 'a rerun says nothing of the attempts before it');
 SELECT is((SELECT count(*) FROM idem.cancel_action(idem.action_id('failed', 'search'))), 1::bigint, 'cancelled in doubt');
 SELECT (idem.resolve_action(action_id, 'cancel', 'nobody wants it', revision)).state FROM idem.actions WHERE intent = 'search' AND key = 'failed' \g /dev/null

@@ -110,7 +110,7 @@ SELECT is(state, 'needs_attention', 'purged: a late success is for a person') FR
 SELECT matches(note, 'result|contents|purged', 'purged: the note says what was dropped') FROM late;
 SELECT is(external_ref, 'msg-9', 'purged: its reference is kept'), is(result, NULL, 'purged: its result is not') FROM idem.idem_actions WHERE key = 'failed';
 SELECT is(count(*), 0::bigint, 'purged: nor is it in the history') FROM idem.idem_events WHERE action_id = pg_temp.id('failed') AND content IS NOT NULL;
-SELECT ok(accepted, 'purged: a rerun') FROM idem.rerun_action(pg_temp.id('done'), 'asked for');
+SELECT ok(accepted, 'purged: a rerun') FROM idem.rerun_action(pg_temp.id('done'), 'asked for', (SELECT revision FROM idem.actions WHERE key = 'done'));
 SELECT is(count(*), 0::bigint, 'purged: a rerun is never taken') FROM idem.take_actions('{mail}', max => 10) WHERE key = 'done';
 SELECT is(outcome, 'claimed', 'purged: it is claimed, by who knows the contents') FROM idem.claim_action('done', 'mail', '{"to": "a@b", "n": 1}');
 

@@ -257,7 +257,9 @@ SELECT idem.begin_effect(:'id', :'claim');
 -- 22023: a person says nothing, or what cannot be
 --
 SELECT state FROM idem.resolve_action(:'id', 'happened', ' ', 1);
-SELECT state FROM idem.rerun_action(:'id', '');
+SELECT state FROM idem.rerun_action(:'id', '', 1);
+SELECT state FROM idem.rerun_action(:'id', 'asked for', NULL);
+SELECT state FROM idem.cancel_action(:'id', 'not wanted', revision => 0);
 SELECT state FROM idem.erase_action(:'id', E'\t');
 SELECT idem.pause_intent('errors', '');
 SELECT idem.after_restore('2026-01-01', NULL);

@@ -17,7 +17,7 @@ SELECT granted, outcome FROM idem.claim_action('order-993/payment-1', 'charge-la
 SELECT count(*) FROM idem.take_actions('{charge-late}');
 
 -- the rule says that nobody reruns
-SELECT idem.rerun_action(idem.action_id('order-991/payment-1', 'charge-order'), 'again');
+SELECT idem.rerun_action(idem.action_id('order-991/payment-1', 'charge-order'), 'again', 4);
 
 -- the window is not started again by each attempt
 SELECT idem.define_rule('charge-order', 'x', 'x', on_uncertain => 'retry', provider_window => '2 seconds',

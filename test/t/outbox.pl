@@ -439,7 +439,7 @@ is(keys_of(take('approve-later')), '', 'approval asked for since: nor to a taker
 # a search of an earlier generation grants nothing
 my $generation = $node->claim(key => 'generation', intent => 'doubt-verify');
 complete($generation);
-$node->call('rerun_action', action_id => $generation->{action_id}, reason => 'again');
+$node->call('rerun_action', action_id => $generation->{action_id}, reason => 'again', revision => 2);
 foreach my $found ('false', undef)
 {
 	my $late = $node->call('verify_action',
@@ -510,7 +510,7 @@ $node->rule('erased');
 my $erased = $node->claim(key => 'k', intent => 'erased', params => { to => 'a' }, draft => { text => 'one' });
 complete($erased);
 $node->call('erase_action', action_id => $erased->{action_id}, reason => 'asked for');
-$node->call('rerun_action', action_id => $erased->{action_id}, reason => 'again');
+$node->call('rerun_action', action_id => $erased->{action_id}, reason => 'again', revision => 3);
 is(keys_of(take('erased')), '', 'erased and run again: not taken');
 my $bare = $node->claim(key => 'k', intent => 'erased', draft => { text => 'two' });
 is($bare->{outcome}, 'claimed', 'erased and run again: claimed');

@@ -181,7 +181,7 @@ my $calls = q{
 	SELECT accepted, note FROM idem.complete_action(:'action_id', :'claim_id', 'ref', '{"r": 1}');
 	SELECT accepted, state, note FROM idem.complete_action(:'action_id', :'claim_id', 'other');
 	SELECT accepted, note FROM idem.resolve_action(:'action_id', 'happened', 'seen', 4);
-	SELECT accepted, note FROM idem.rerun_action(:'action_id', 'again');
+	SELECT accepted, note FROM idem.rerun_action(:'action_id', 'again', 5);
 	SELECT accepted, note FROM idem.revise_action(:'action_id', '{"d": 3}');
 	SELECT accepted, note FROM idem.cancel_action(:'action_id', 'not wanted');
 	SELECT accepted, note FROM idem.erase_action(:'action_id', 'asked for');

@@ -594,12 +594,12 @@ class Model:
 
         return self.decision(a, "approve", None, role, revision, decide)
 
-    def cancel(self, ident, now, role):
+    def cancel(self, ident, now, role, revision=None):
         a = self.actions[ident]
         rule = self.rule(ident)
 
         def decide():
-            if a.state == "completed":
+            if a.state in ("completed", "needs_attention"):
                 return self.refused()
             if a.state == "cancelled":
                 return Answer(accepted=True, writes=False)
@@ -614,7 +614,7 @@ class Model:
                 a.finish("cancelled", now, rule)
             return self.decided()
 
-        return self.decision(a, "cancel", None, role, None, decide)
+        return self.decision(a, "cancel", None, role, revision, decide)
 
     def resolve(self, ident, now, decision, role, revision, ref=None):
         a = self.actions[ident]
@@ -656,7 +656,7 @@ class Model:
 
         return self.decision(a, "resolve", (decision, ref), role, revision, decide)
 
-    def rerun(self, ident, now, role, revision=None, draft=None):
+    def rerun(self, ident, now, role, revision, draft=None):
         a = self.actions[ident]
 
         def decide():

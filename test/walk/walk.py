@@ -615,8 +615,10 @@ class Walk:
                     lambda now: self.model.approve(ident, now, "postgres", revision))
 
     def cancel(self, ident):
-        self.decide(ident, call("cancel_action", action_id=self.ids[ident], reason="not wanted"),
-                    lambda now: self.model.cancel(ident, now, "postgres"))
+        revision = self.pick_revision(ident, True)
+        self.decide(ident, call("cancel_action", action_id=self.ids[ident], reason="not wanted",
+                                revision=revision),
+                    lambda now: self.model.cancel(ident, now, "postgres", revision))
 
     def resolve(self, ident, decision=None, revision=None):
         decision = decision or self.random.choice(["happened", "not_happened", "not_happened", "cancel"])
@@ -628,7 +630,7 @@ class Walk:
 
     def rerun(self, ident):
         draft = self.random.choice([None, None, "d1", "d2"])
-        revision = self.pick_revision(ident, True)
+        revision = self.pick_revision(ident, False)
         self.decide(ident, call("rerun_action", action_id=self.ids[ident], reason="once more",
                                 revision=revision, draft=jsonb("text", draft)),
                     lambda now: self.model.rerun(ident, now, "postgres", revision, draft))
