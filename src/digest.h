@@ -29,6 +29,7 @@
 #define IDEM_FORMAT_PARAMS		"F1"	/* canonical params */
 #define IDEM_FORMAT_VALUE		"V1"	/* a confidential value, under a
 										 * secret */
+#define IDEM_FORMAT_LEDGERS		"L1"	/* the ledgers that came together */
 #define IDEM_FORMAT_CHECK		"C1"	/* nothing, under a secret: tells it
 										 * apart */
 

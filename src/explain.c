@@ -287,6 +287,8 @@ tell_conclusion(Story *story, const IdemAction *a, const IdemRule *rule, const L
 				tell(story, "Known: it has not taken effect.");
 			if (rule->requires_approval && !a->approved)
 				tell(story, "Next: a person approves the draft by approve_action('%s', " INT64_FORMAT ").", id, a->revision);
+			else if (idem_start_paused)
+				tell(story, "Next: nothing is handed out while idem_action.start_paused is on.");
 			else if (idem_is_paused(a->intent))
 				tell(story, "Next: nothing is handed out while the intent is paused; resume_intent ends that.");
 			else if (a->due_at > now)

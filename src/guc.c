@@ -20,6 +20,7 @@
 bool		idem_async_complete = false;
 int			idem_max_content = 1024 * 1024;
 bool		idem_require_rule = true;
+bool		idem_start_paused = false;
 
 void
 idem_guc_init(void)
@@ -81,6 +82,15 @@ idem_guc_init(void)
 							   PGC_SIGHUP,
 							   GUC_SUPERUSER_ONLY,
 							   NULL, idem_secret_file_changed, NULL);
+
+	DefineCustomBoolVariable("idem_action.start_paused",
+							 "Hands out nothing, as while all intents are paused.",
+							 "For a server that may be a physical copy: set it before the start.",
+							 &idem_start_paused,
+							 false,
+							 PGC_SIGHUP,
+							 0,
+							 NULL, NULL, NULL);
 
 	DefineCustomBoolVariable("idem_action.worker",
 							 "Runs maintenance in the background, where the library is preloaded.",

@@ -172,6 +172,7 @@ idem_text_equal(text *a, text *b)
 
 /* guc.c */
 extern bool idem_require_rule;
+extern bool idem_start_paused;
 extern int	idem_max_content;
 extern bool idem_async_complete;
 extern void idem_guc_init(void);

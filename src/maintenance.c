@@ -36,6 +36,7 @@
 #include "executor/spi.h"
 #include "ledger_scan.h"
 #include "miscadmin.h"
+#include "place.h"
 #include "repeats.h"
 #include "settings.h"
 #include "transition.h"
@@ -446,7 +447,6 @@ Datum
 idem_after_restore(PG_FUNCTION_ARGS)
 {
 	Restore		restore;
-	IdemOwner	caller;
 	int64		changed;
 
 	if (PG_ARGISNULL(0))
@@ -462,11 +462,7 @@ idem_after_restore(PG_FUNCTION_ARGS)
 				 errhint("Pass the moment that the ledger was restored to.")));
 	restore.note = idem_arg_sentence(fcinfo, 1, "note", "Say what happened, for whoever looks at the actions.");
 	changed = change_all(IDEM_WANT_OPEN, put_before_a_person, record_restore, &restore);
-	SPI_connect();
-	idem_owner_enter(&caller);
-	(void) idem_adopt("timeline");
-	idem_owner_leave(&caller);
-	SPI_finish();
+	idem_acknowledge_left_timeline(NULL);
 	ForceSyncCommit();
 	PG_RETURN_INT64(changed);
 }

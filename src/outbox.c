@@ -348,7 +348,8 @@ open_walks(Take *take)
 	}
 }
 
-/* a staging copy must not send real mail */
+/* a staging copy must not send real mail, see place.c; nor by a replay of what
+ * the original handed out */
 static bool
 is_copy(void)
 {
@@ -358,8 +359,8 @@ is_copy(void)
 		return false;
 	if (!said)
 		ereport(LOG,
-				(errmsg("this ledger was made in another cluster, so takes answer nothing"),
-				 errhint("If this is no mere copy, call idem.resume_intent(NULL).")));
+				(errmsg("this ledger was copied or restored, so takes answer nothing"),
+				 errhint("If its actions are to be handed out here and nowhere else, call idem.accept_copy().")));
 	said = true;
 	return true;
 }
@@ -370,13 +371,14 @@ take_round(Take *take)
 {
 	IdemRequest *r = &take->request;
 	IdemLedger *ledger = idem_ledger_open(true);
+	bool		copied = is_copy();
 	int			i;
 
 	idem_row_start(&take->memory);
 	r->now = GetCurrentTimestamp();
-	if (!idem_uuid_is_null(&r->call_id))
+	if (!copied && !idem_uuid_is_null(&r->call_id))
 		replay(take, ledger);
-	if (take->taken == 0 && !is_copy())
+	if (!copied && take->taken == 0)
 	{
 		open_walks(take);
 		while (take->taken < take->max && (i = best_walk(take)) >= 0)

@@ -7,6 +7,10 @@
  * them.  A hand-out that had its table lock before the pause committed may
  * still go through.
  *
+ * idem_action.start_paused holds all of them too, in a server that may be a
+ * physical copy: what it lets nobody do must be known before anybody connects,
+ * so it is a setting and no row.  No call lifts it.
+ *
  * Copyright (c) 2026, idem_action contributors
  *
  * IDENTIFICATION
@@ -40,6 +44,8 @@ idem_is_paused(text *intent)
 {
 	ListCell   *lc;
 
+	if (idem_start_paused)
+		return true;
 	foreach(lc, idem_settings()->paused)
 	{
 		text	   *name = lfirst(lc);
@@ -95,12 +101,6 @@ change_pause(text *intent, text *reason, text *actor, bool pause)
 	else
 		idem_run(SQL_RESUME, 1, types, values, nulls, SPI_OK_DELETE);
 	changed = SPI_processed > 0;
-	if (!pause && VARSIZE_ANY_EXHDR(intent) == 0)
-	{
-		/* resuming everything also says that this cluster is the real one */
-		changed |= idem_adopt("system");
-		changed |= idem_adopt("timeline");
-	}
 	idem_owner_leave(&caller);
 	SPI_finish();
 

@@ -3,17 +3,12 @@
  * settings.c
  *	  What idem_state says about the ledger as a whole, cached.
  *
- * A row of kind "system" names the cluster that a ledger was made in.  It goes
- * along in a dump, so a copy restored into another cluster finds a foreign one
- * and hands nothing out to takers until a person resumes it.  A row of kind
- * "timeline" names the server's timeline in the same way: another one is the
- * trace of a promotion or of a recovery to an older moment, which may both have
- * lost the last commits.
- *
  * Every hand-out asks for pauses and every confidential key for the current
  * secret, so each backend keeps them.  A statement trigger on idem_state sends
  * a relcache invalidation, as for the rules (see rule.c): it reaches the other
  * sessions at commit, the own one at once and again on rollback.
+ *
+ * The rows that say where the ledger is accepted are explained in place.c.
  *
  * Copyright (c) 2026, idem_action contributors
  *
@@ -26,11 +21,8 @@
 
 #include "compat.h"
 #include "settings.h"
-#include "access.h"
 #include "access/table.h"
-#include "access/xlog.h"
-#include "catalog/pg_type.h"
-#include "executor/spi.h"
+#include "place.h"
 #include "table.h"
 #include "utils/builtins.h"
 #include "utils/inval.h"
@@ -46,8 +38,6 @@ enum
 	STATE_NCOLS = 7
 };
 
-PG_FUNCTION_INFO_V1(idem_timeline);
-
 static IdemSettings settings;
 static MemoryContext context = NULL;
 static bool valid = false;
@@ -62,45 +52,6 @@ forget_settings(Datum arg, Oid changed)
 		valid = false;
 		changed_meanwhile = true;
 	}
-}
-
-/* the timeline that this server writes; a standby writes none */
-static TimeLineID
-current_timeline(void)
-{
-	return RecoveryInProgress() ? 0 : GetWALInsertionTimeLine();
-}
-
-Datum
-idem_timeline(PG_FUNCTION_ARGS)
-{
-	TimeLineID	timeline = current_timeline();
-
-	if (timeline == 0)
-		PG_RETURN_NULL();
-	PG_RETURN_INT64(timeline);
-}
-
-#define SQL_ADOPT \
-	"UPDATE idem.idem_state SET value = $2" \
-	" WHERE kind OPERATOR(pg_catalog.=) $1 AND value OPERATOR(pg_catalog.<>) $2"
-
-/*
- * Says that this server's system or timeline is the ledger's; true where that
- * is news.  Caller is connected to SPI, as the owner.
- */
-bool
-idem_adopt(const char *kind)
-{
-	Oid			types[2] = {TEXTOID, TEXTOID};
-	Datum		values[2];
-	char		nulls[2] = {' ', ' '};
-	uint64		own = strcmp(kind, "system") == 0 ? GetSystemIdentifier() : current_timeline();
-
-	values[0] = CStringGetTextDatum(kind);
-	values[1] = CStringGetTextDatum(psprintf(UINT64_FORMAT, own));
-	idem_run(SQL_ADOPT, 2, types, values, nulls, SPI_OK_UPDATE);
-	return SPI_processed > 0;
 }
 
 /* a row of idem_state; what it keeps is in the cache's context */
@@ -125,20 +76,37 @@ keep_row(TupleTableSlot *slot)
 		secret->check = TextDatumGetCString(slot->tts_values[STATE_VALUE]);
 		settings.used_secrets = lappend(settings.used_secrets, secret);
 	}
-	else if (idem_text_is(kind, "system"))
+	else if (idem_text_is(kind, "ledger"))
+		settings.ledgers = lappend(settings.ledgers, TextDatumGetCString(name));
+	else if (idem_text_is(kind, "accepted"))
 	{
-		char		own[32];
+		IdemAcceptedPlace *place = palloc(sizeof(IdemAcceptedPlace));
 
-		snprintf(own, sizeof(own), UINT64_FORMAT, GetSystemIdentifier());
-		if (strcmp(TextDatumGetCString(slot->tts_values[STATE_VALUE]), own) != 0)
-			settings.copied = true;
+		place->name = TextDatumGetCString(name);
+		place->timeline = strtoul(TextDatumGetCString(slot->tts_values[STATE_VALUE]), NULL, 10);
+		settings.accepted = lappend(settings.accepted, place);
 	}
-	else if (idem_text_is(kind, "timeline"))
-	{
-		TimeLineID	known = strtoul(TextDatumGetCString(slot->tts_values[STATE_VALUE]), NULL, 10);
+	MemoryContextSwitchTo(old);
+}
 
-		if (known != current_timeline())
-			settings.left_timeline = known;
+/* once all rows are there: where we are, and whether that was accepted */
+static void
+find_place(void)
+{
+	MemoryContext old = MemoryContextSwitchTo(context);
+	ListCell   *lc;
+
+	settings.place = idem_place(settings.ledgers);
+	settings.copied = true;
+	foreach(lc, settings.accepted)
+	{
+		const IdemAcceptedPlace *place = lfirst(lc);
+
+		if (strcmp(place->name, settings.place) == 0)
+		{
+			settings.copied = false;
+			settings.timeline = place->timeline;
+		}
 	}
 	MemoryContextSwitchTo(old);
 }
@@ -176,6 +144,7 @@ idem_settings(void)
 	table_endscan(scan);
 	ExecDropSingleTupleTableSlot(slot);
 	table_close(rel, AccessShareLock);
+	find_place();
 	/* only now: the scan may have been cancelled, and told of changes */
 	valid = !changed_meanwhile;
 	return &settings;

@@ -24,17 +24,27 @@ typedef struct IdemUsedSecret
 	char	   *check;			/* hex */
 } IdemUsedSecret;
 
+/* a cluster and database in which the ledger may hand out, see place.c */
+typedef struct IdemAcceptedPlace
+{
+	char	   *name;
+	TimeLineID	timeline;
+} IdemAcceptedPlace;
+
 typedef struct IdemSettings
 {
 	List	   *paused;			/* of text, names of intents, '' for all */
 	List	   *restricted;		/* likewise: their dropped rule named roles */
 	List	   *used_secrets;	/* of IdemUsedSecret */
 	char	   *current_secret; /* its id, or NULL */
-	bool		copied;			/* another system wrote this ledger */
-	TimeLineID	left_timeline;	/* the one that it was written on, or 0 */
+	List	   *ledgers;		/* of char *, names of those that came together
+								 * here */
+	List	   *accepted;		/* of IdemAcceptedPlace */
+	char	   *place;			/* the name of the current one */
+	bool		copied;			/* that is not accepted */
+	TimeLineID	timeline;		/* on which it was accepted, or 0 */
 } IdemSettings;
 
 extern const IdemSettings *idem_settings(void);
-extern bool idem_adopt(const char *kind);
 
 #endif							/* IDEM_SETTINGS_H */

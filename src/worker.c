@@ -54,6 +54,7 @@
 #include "maintenance.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
+#include "place.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
@@ -396,14 +397,14 @@ lock_extension(void)
 static void
 say_timeline(IdemDatabase *database)
 {
-	TimeLineID	left = idem_settings()->left_timeline;
+	TimeLineID	left = idem_left_timeline();
 
 	if (left != 0 && left != database->said_timeline)
 		ereport(LOG,
 				(errmsg("the timeline of the ledger in \"%s\" has changed from %u",
 						get_database_name(MyDatabaseId), left),
 				 errdetail("The last commits before the promotion or the recovery may be lost, and what they allowed may have been done."),
-				 errhint("If so, call idem.after_restore(); if not, idem.resume_intent(NULL).")));
+				 errhint("If so, call idem.after_restore(); if not, idem.acknowledge_timeline().")));
 	database->said_timeline = left;
 }
 

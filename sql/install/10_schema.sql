@@ -200,7 +200,7 @@ CREATE TABLE idem.idem_access (
 COMMENT ON TABLE idem.idem_access IS 'who was given which level by grant_access';
 
 CREATE TABLE idem.idem_state (
-	kind				text		NOT NULL CHECK (kind = ANY (ARRAY['system', 'timeline', 'secret', 'current', 'pause', 'restricted'])),
+	kind				text		NOT NULL CHECK (kind = ANY (ARRAY['ledger', 'accepted', 'secret', 'current', 'pause', 'restricted'])),
 	name				text		NOT NULL,
 	value				text,
 	reason				text,
@@ -209,7 +209,7 @@ CREATE TABLE idem.idem_state (
 	since				timestamptz	NOT NULL,
 	CONSTRAINT idem_state_pkey PRIMARY KEY (kind, name)
 );
-COMMENT ON TABLE idem.idem_state IS 'facts about the ledger as a whole: which system and timeline wrote it, the current secret, pauses (name '''' = all intents), intents whose dropped rule named roles';
+COMMENT ON TABLE idem.idem_state IS 'facts about the ledger as a whole: its name, the places where it was accepted with their timelines, the current secret, pauses (name '''' = all intents), intents whose dropped rule named roles';
 
 SELECT pg_extension_config_dump('idem.idem_actions', '');
 SELECT pg_extension_config_dump('idem.idem_events', '');
@@ -228,16 +228,23 @@ AS 'MODULE_PATHNAME', 'idem_timeline';
 
 COMMENT ON FUNCTION idem.timeline() IS 'the timeline that this server writes; null on a standby';
 
+/* where the ledger is now; worker_status looks for it among what was accepted */
+CREATE FUNCTION idem.place()
+RETURNS text
+LANGUAGE C STABLE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_place_name';
+
+COMMENT ON FUNCTION idem.place() IS
+'system identifier, database OID and a digest of the ledgers that came together here';
+
 /*
- * The cluster and the timeline that this ledger was made on: a copy elsewhere
- * notices, and so does whoever is promoted or recovered to an older moment.
- * The names are for a restore beside these rows.
+ * A new ledger is accepted where it is made: src/place.c tells what becomes of
+ * that in a copy.  No name here can meet one in a dump that is restored.
  */
+INSERT INTO idem.idem_state (kind, name, role, since)
+VALUES ('ledger', gen_random_uuid()::text, current_user, clock_timestamp());
 INSERT INTO idem.idem_state (kind, name, value, role, since)
-SELECT 'system', gen_random_uuid()::text, system_identifier::text, current_user, clock_timestamp()
-FROM pg_control_system()
-UNION ALL
-SELECT 'timeline', gen_random_uuid()::text, idem.timeline()::text, current_user, clock_timestamp();
+VALUES ('accepted', idem.place(), idem.timeline()::text, current_user, clock_timestamp());
 
 /* what a claim is answered with; this shape never changes */
 CREATE TYPE idem.claim AS (

@@ -66,6 +66,46 @@ COMMENT ON FUNCTION idem.after_restore(timestamptz, text) IS
 'after a restore to an older moment: everything open goes to a person';
 
 /*
+ * idem.accept_copy(actor text) returns void
+ *
+ * Says that the actions of this ledger are to be handed out in this database of
+ * this cluster.  A ledger that was restored, copied with its database, upgraded
+ * by pg_upgrade or filled by a subscription hands nothing to takers until then.
+ * Where the place is accepted already, nothing changes.
+ *
+ *	actor	the person, as the application names them
+ *
+ * Errors: 25006, a standby or a read-only transaction.
+ * Volatile.
+ */
+CREATE FUNCTION idem.accept_copy(actor text DEFAULT NULL)
+RETURNS void
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_accept_copy';
+
+COMMENT ON FUNCTION idem.accept_copy(text) IS
+'lets takers have the actions of a ledger that was copied or restored';
+
+/*
+ * idem.acknowledge_timeline(actor text) returns void
+ *
+ * Says that a promotion or a recovery has lost nothing; where it has, call
+ * after_restore instead.  Where the timeline is known, nothing changes.
+ *
+ *	actor	the person, as the application names them
+ *
+ * Errors: 25006, a standby or a read-only transaction.
+ * Volatile.
+ */
+CREATE FUNCTION idem.acknowledge_timeline(actor text DEFAULT NULL)
+RETURNS void
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_acknowledge_timeline';
+
+COMMENT ON FUNCTION idem.acknowledge_timeline(text) IS
+'says that the last change of the timeline has lost nothing';
+
+/*
  * idem.worker_state() returns (last_pass, problem, running, uncounted)
  *
  * What the background worker left in shared memory about this database; no row
@@ -98,8 +138,9 @@ COMMENT ON FUNCTION idem.library_version() IS
 CREATE VIEW idem.worker_status WITH (security_barrier) AS
 SELECT current_database() AS database, w.last_pass, b.purge_backlog, b.lease_backlog,
 	nullif(concat_ws('; ',
-		CASE WHEN s.copied THEN 'this ledger was made in another cluster: takes answer nothing until idem.resume_intent(NULL)' END,
-		CASE WHEN s.left_timeline THEN 'the timeline has changed: the last commits before that may be lost; idem.after_restore() if they are, idem.resume_intent(NULL) if not' END,
+		CASE WHEN current_setting('idem_action.start_paused', true)::boolean THEN 'idem_action.start_paused is on: nothing is handed out' END,
+		CASE WHEN s.timeline IS NULL THEN 'this ledger was copied or restored: takes answer nothing until idem.accept_copy()' END,
+		CASE WHEN s.timeline <> idem.timeline()::text THEN 'the timeline has changed: the last commits before that may be lost; idem.after_restore() if they are, idem.acknowledge_timeline() if not' END,
 		CASE WHEN w IS NULL THEN 'the library is not in shared_preload_libraries: nothing is done in the background and repeats are not counted; CALL idem.run_maintenance()' END,
 		CASE WHEN NOT current_setting('idem_action.worker', true)::boolean THEN 'idem_action.worker is off: nothing is done in the background; CALL idem.run_maintenance()' END,
 		CASE WHEN pg_is_in_recovery() THEN 'this is a standby: the primary does the maintenance' WHEN NOT w.running THEN 'the launcher is not running' END,
@@ -114,9 +155,7 @@ FROM (
 	FROM idem.idem_actions a
 ) b
 	CROSS JOIN (
-		SELECT bool_or(kind = 'system' AND value <> (SELECT system_identifier::text FROM pg_control_system())) AS copied,
-			bool_or(kind = 'timeline' AND value <> idem.timeline()::text) AS left_timeline
-		FROM idem.idem_state
+		SELECT (SELECT value FROM idem.idem_state WHERE kind = 'accepted' AND name = idem.place()) AS timeline
 	) s
 	LEFT JOIN idem.worker_state() w ON true;
 

@@ -72,13 +72,13 @@ my @tables = split /\n/, $node->safe_psql(
 	SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'idem'::regnamespace AND c.relkind = 'r' ORDER BY 1});
 cmp_ok(scalar(@tables), '>=', 7, 'the tables of the ledger');
 
-# The rows about system and timeline are each database's own
+# Where a ledger is accepted is each database's own
 sub content
 {
 	my ($database) = @_;
 	return join "\n", map
 	{
-		my $except = $_ eq 'idem_state' ? q{WHERE kind NOT IN ('system', 'timeline')} : '';
+		my $except = $_ eq 'idem_state' ? q{WHERE kind NOT IN ('ledger', 'accepted')} : '';
 		$node->safe_psql($database, "SELECT '$_', count(*), md5(string_agg(t::text, ',' ORDER BY t::text)) FROM idem.$_ t $except")
 	} @tables;
 }
@@ -166,7 +166,10 @@ foreach my $format (sort keys %restore)
 	is($node->safe_psql($format, q{SELECT granted, attempt FROM idem.claim_action('new', 'act')}), 't|1', "$name: a new key is claimed");
 	is($node->safe_psql($format, q{SELECT idem.describe_rule('repeat') ~ 'repeated: doing it twice harms nobody'}), 't', "$name: the rules are there");
 
-	# what waits is handed out in the old order, what is taken is not
+	# what waits is handed out once this is said to be the place for it, in the old
+	# order; what is taken is not
+	is($node->safe_psql($format, q{SELECT count(*) FROM idem.take_actions('{queued}', max => 100)}), 0, "$name: takers get nothing from a copy");
+	$node->safe_psql($format, 'SELECT idem.accept_copy()');
 	is($node->safe_psql($format, q{SELECT string_agg(key, ' ') FROM (SELECT key FROM idem.take_actions('{queued}', max => 100)) t}),
 		$before{$waiting}, "$name: the queue hands out in the old order");
 
@@ -189,7 +192,7 @@ foreach my $format (sort keys %restore)
 	is( $node->safe_psql(
 			$format, qq{
 			SELECT count(*), bool_and(id > $events) FROM idem.idem_events
-			WHERE at > (SELECT max(at) FROM idem.idem_events WHERE id <= $events) AND event <> 'access_granted'}),
+			WHERE at > (SELECT max(at) FROM idem.idem_events WHERE id <= $events) AND event NOT IN ('access_granted', 'copy_accepted')}),
 		'50|t',
 		"$name: event ids go on above the old maximum");
 	is($node->safe_psql($format, q{SELECT count(*) FROM idem.idem_actions a WHERE idem.violated_invariant(a) IS NOT NULL}),

@@ -167,7 +167,7 @@ my $calls = q{
 	SELECT idem.revoke_access('attacker', 'admin');
 	SELECT idem.grant_access('attacker', 'analyst');
 	SELECT idem.may_see('act'), idem.may_see('act', 10::pg_catalog.oid);
-	SELECT idem.library_version() IS NOT NULL, idem.timeline() IS NOT NULL;
+	SELECT idem.library_version() IS NOT NULL, idem.timeline() IS NOT NULL, idem.place() IS NOT NULL;
 	SELECT idem.action_key('a', 'b'), idem.period_key('2026-11-29 12:00+00', 'week', 'Europe/Berlin'), idem.action_id('a', 'act') IS NOT NULL;
 
 	SELECT outcome, action_id, claim_id FROM idem.claim_action('a', 'act', '{"a": 1}', '{"d": 1}', worker => 'w', source => 's', event_id => 'e', call_id => '0b5e7c1e-0000-4000-8000-000000000001') \gset
@@ -223,6 +223,7 @@ my $calls = q{
 	SELECT idem.resume_intent('act'), idem.resume_intent(NULL);
 	SELECT idem.apply_retention('act');
 	SELECT idem.after_restore('2026-11-29 12:00+00', 'restored');
+	SELECT idem.accept_copy('Ann'), idem.acknowledge_timeline('Ann');
 	SELECT pg_catalog.count(idem.violated_invariant(a)) FROM idem.idem_actions a;
 	SELECT outcome FROM idem.claim_action('a', 'act', source => 's', event_id => 'e');
 	CALL idem.run_maintenance();

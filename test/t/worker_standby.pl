@@ -1,7 +1,8 @@
 # Copyright (c) 2026, idem_action contributors
 
 # A streaming standby does nothing and says nothing.  Once promoted it looks
-# after the ledger by itself.
+# after the ledger by itself.  A person who paused everything before a planned
+# switch-over finds it paused after the new timeline was acknowledged.
 #
 # Rows: REQUIREMENTS A26 (promotion).
 
@@ -35,6 +36,9 @@ my $long = $primary->claim(key => 'long', intent => 'to-a-person', lease => '1 h
 $primary->call('enqueue_action', key => 'waiting', intent => 'again');
 $primary->wait_for_catchup($standby, 'replay', $primary->lsn('insert'));
 bless $standby, 'IdemAction';
+
+# what a person holds back before a planned switch-over
+$primary->safe_psql('postgres', q{SELECT idem.pause_intent(NULL, 'until the provider is back', actor => 'Ann')});
 
 sub state_of
 {
@@ -90,16 +94,27 @@ is($standby->sqlstate("SELECT idem.after_restore(now(), NULL)"), '22023', 'promo
 like($standby->safe_psql('postgres', $problem), qr/^the timeline has changed/, 'promoted: and so after a restart');
 $standby->poll_query_until('postgres', 'SELECT last_pass IS NOT NULL FROM idem.worker_status');
 is(scalar(grep { /the timeline of the ledger/ } log_since($offset)), 2, 'promoted: said in the log once in each start');
+like($standby->safe_psql('postgres', $problem), qr/idem\.acknowledge_timeline\(\)/, 'promoted: the call for it is named');
+$standby->safe_psql('postgres', q{SELECT idem.acknowledge_timeline(actor => 'Bea'), idem.acknowledge_timeline()});
+is($standby->safe_psql('postgres', $problem), '', 'promoted: until acknowledge_timeline()');
+is( $standby->safe_psql('postgres',
+		q{SELECT actor, detail->>'timeline', count(*) OVER () FROM idem.history WHERE event = 'timeline_acknowledged'}),
+	'Bea|2|1', 'promoted: the history has it, once');
+
+# that was about the timeline, and the pause of all intents is a person's
+is(scalar(my @held = $standby->call('take_actions', intents => ['again'], max => 5)), 0, 'promoted: the pause of all stands after acknowledge_timeline()');
+is($standby->claim(key => 'paused', intent => 'again')->{outcome}, 'paused', 'promoted: for claims too');
+$standby->safe_psql('postgres', 'SELECT idem.accept_copy()');
+is($standby->claim(key => 'paused', intent => 'again')->{outcome}, 'paused', 'promoted: and after accept_copy()');
 $standby->safe_psql('postgres', 'SELECT idem.resume_intent(NULL)');
-is($standby->safe_psql('postgres', $problem), '', 'promoted: until resume_intent(NULL)');
 $standby->safe_psql('postgres', 'CREATE DATABASE later');
 $standby->safe_psql('later', 'CREATE EXTENSION idem_action');
-is($standby->safe_psql('later', $problem), '', 'promoted: a ledger made later knows the timeline');
+unlike($standby->safe_psql('later', $problem), qr{timeline}, 'promoted: a ledger made later knows the timeline');
 
 my $report = $standby->call('complete_action', action_id => $long->{action_id}, claim_id => $long->{claim_id});
 ok($report->{accepted}, 'promoted: and its holder can complete');
 is(scalar(my @taken = $standby->call('take_actions', intents => ['again'], max => 5)), 2, 'promoted: takes go on');
-is($standby->safe_psql('postgres', q{SELECT count(*) FROM idem.worker_status WHERE problem LIKE '%another cluster%'}),
+is($standby->safe_psql('postgres', q{SELECT count(*) FROM idem.worker_status WHERE problem LIKE '%copied or restored%'}),
 	0, 'promoted: no copy, the same system');
 is(join("\n", grep { /maintenance failed|FATAL:  / && !/FATAL:  (?:terminating|could not (?:connect|receive))/ } log_since($offset)),
 	'', 'promoted: no complaint');
