@@ -199,7 +199,8 @@ idem_claim_tuple(TupleDesc desc, const IdemAnswer *answer)
 		put_action(answer, v, n);
 	else
 	{
-		idem_put(v, n, C_ACTION_ID, UUIDPGetDatum(answer->action_id));
+		if (answer->action_id != NULL)
+			idem_put(v, n, C_ACTION_ID, UUIDPGetDatum(answer->action_id));
 		idem_put_pointer(v, n, C_SCOPE, answer->scope);
 		idem_put_pointer(v, n, C_INTENT, answer->intent);
 		idem_put_pointer(v, n, C_KEY, answer->key);

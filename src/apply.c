@@ -10,7 +10,8 @@
  * before it is written, so that two equal calls are recorded once; what writes
  * nothing locks nothing.
  *
- * Who may not see the intent is told that there is no such action.
+ * Who may not see the intent is told that there is no such action, without
+ * waiting: neither a wait nor lock_timeout tells that the row is there.
  *
  * Copyright (c) 2026, idem_action contributors
  *
@@ -86,6 +87,16 @@ is_permitted(const IdemRequest *r)
 	}
 }
 
+/*
+ * An action that the caller may not see is looked for as often as one that the
+ * ledger does not have.
+ */
+static void
+look_in_vain(IdemLedger *ledger, const pg_uuid_t *id)
+{
+	(void) idem_ledger_surely_absent(ledger, id);
+}
+
 static void
 decide_by_past(const IdemAction *row, IdemRequest *r, IdemVerdict *v)
 {
@@ -105,28 +116,34 @@ idem_apply(IdemLedger *ledger, const pg_uuid_t *id, IdemRequest *r, IdemVerdict 
 	for (;;)
 	{
 		IdemAction	row;
+		IdemFound	found;
 		TransactionId holder;
 
 		CHECK_FOR_INTERRUPTS();
 		r->now = GetCurrentTimestamp();
 		r->past_read = false;
-		switch (idem_ledger_probe(ledger, id, &row, &holder))
+		found = idem_ledger_probe(ledger, id, NULL, &holder);
+		if (found == IDEM_ABSENT)
 		{
-			case IDEM_ABSENT:
-				if (idem_ledger_surely_absent(ledger, id))
-					return false;
-				continue;
-			case IDEM_HELD:
-			case IDEM_HELD_NEW:
-				idem_ledger_rest(ledger);
-				idem_ledger_wait(holder);
-				continue;
-			case IDEM_PRESENT:
-				break;
+			if (idem_ledger_surely_absent(ledger, id))
+				return false;
+			continue;
 		}
+		/* before any wait: it would tell that there is a row */
+		idem_ledger_peek(ledger, found, &row);
 		r->rule = idem_rule_of(VARDATA_ANY(row.intent), VARSIZE_ANY_EXHDR(row.intent), false);
 		if (!is_permitted(r))
+		{
+			look_in_vain(ledger, id);
 			return false;
+		}
+		if (found != IDEM_PRESENT)
+		{
+			idem_ledger_rest(ledger);
+			idem_ledger_wait(holder);
+			continue;
+		}
+		idem_ledger_read(ledger, &row);
 		r->paused = idem_is_paused(row.intent);
 		if (IDEM_IS_DECISION(r->call))
 		{
@@ -171,21 +188,34 @@ idem_apply(IdemLedger *ledger, const pg_uuid_t *id, IdemRequest *r, IdemVerdict 
 	}
 }
 
-/* the latest committed row, for calls that only read; false where there is none */
+/*
+ * The latest committed row and its rule, for calls that only read; false where
+ * there is none, or none for this caller, which "lets" says.
+ */
 bool
-idem_read_action(IdemLedger *ledger, const pg_uuid_t *id, IdemAction *row)
+idem_read_action(IdemLedger *ledger, const pg_uuid_t *id, bool (*lets) (const IdemRule *rule),
+				 IdemAction *row, const IdemRule **rule)
 {
 	for (;;)
 	{
 		TransactionId holder;
-		IdemFound	found = idem_ledger_probe(ledger, id, row, &holder);
+		IdemFound	found = idem_ledger_probe(ledger, id, NULL, &holder);
 
 		CHECK_FOR_INTERRUPTS();
 		if (found == IDEM_PRESENT || found == IDEM_HELD)
-			return true;
+			break;
 		if (idem_ledger_surely_absent(ledger, id))
 			return false;
 	}
+	idem_ledger_peek(ledger, IDEM_PRESENT, row);
+	*rule = idem_rule_of(VARDATA_ANY(row->intent), VARSIZE_ANY_EXHDR(row->intent), false);
+	if (!lets(*rule))
+	{
+		look_in_vain(ledger, id);
+		return false;
+	}
+	idem_ledger_read(ledger, row);
+	return true;
 }
 
 void

@@ -20,7 +20,9 @@ extern bool idem_apply(IdemLedger *ledger, const pg_uuid_t *id, IdemRequest *req
 					   IdemVerdict *verdict);
 extern void idem_append_lines(const IdemAction *row, const IdemRequest *request,
 							  const IdemVerdict *verdict);
-extern bool idem_read_action(IdemLedger *ledger, const pg_uuid_t *id, IdemAction *row);
+extern bool idem_read_action(IdemLedger *ledger, const pg_uuid_t *id,
+							 bool (*lets) (const IdemRule *rule),
+							 IdemAction *row, const IdemRule **rule);
 pg_noreturn extern void idem_raise_no_such_action(const pg_uuid_t *id);
 
 #endif							/* IDEM_APPLY_H */

@@ -398,9 +398,10 @@ idem_find_action(PG_FUNCTION_ARGS)
 	IdemAction	row;
 	IdemAnswer	answer = {0};
 	IdemLedger *ledger;
-	IdemFound	found;
+	IdemFound	found = IDEM_ABSENT;
 	TransactionId holder;
 	Datum		result;
+	bool		sees;
 
 	idem_request_intent(&r, IDEM_CALL_CLAIM, idem_required_text(fcinfo, 1, "intent"),
 						idem_required_text(fcinfo, 2, "scope"));
@@ -408,20 +409,26 @@ idem_find_action(PG_FUNCTION_ARGS)
 
 	ledger = idem_ledger_open(false);
 	idem_request_rule(&r);
-	idem_request_identify(&r);
+	sees = idem_rule_shows(r.rule);
+	/* an id made under a secret is a fact of its own */
+	if (sees || !r.rule->confidential_key)
+	{
+		idem_request_identify(&r);
+		answer.action_id = &r.action_id;
+	}
 	answer.now = GetCurrentTimestamp();
-	answer.action_id = &r.action_id;
 	answer.scope = r.scope;
 	answer.intent = r.intent;
-	answer.key = r.stored_key;
-	for (;;)
+	answer.key = r.rule->confidential_key ? NULL : r.key;
+	/* who may not see it does not look: known and unknown take the same time */
+	while (sees)
 	{
 		CHECK_FOR_INTERRUPTS();
 		found = idem_request_probe(ledger, &r, &row, &holder);
 		if (found != IDEM_ABSENT || idem_ledger_surely_absent(ledger, &r.action_id))
 			break;
 	}
-	if (found == IDEM_ABSENT || !idem_rule_lets_see(r.rule, GetUserId()))
+	if (found == IDEM_ABSENT)
 		answer.outcome = IDEM_UNKNOWN;
 	else if (found == IDEM_HELD_NEW)
 		answer.outcome = IDEM_CONTENDED;

@@ -80,6 +80,7 @@ struct IdemLedger
 	SnapshotData dirty;
 	IndexScanDesc scan;
 	TupleTableSlot *found;		/* the version last read, its buffer pinned */
+	text	   *held_intent;	/* of the last row that was being inserted */
 };
 
 extern void idem_ledger_open_scan(IdemLedger *ledger);

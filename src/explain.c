@@ -316,10 +316,7 @@ idem_explain_action(PG_FUNCTION_ARGS)
 	idem_arg_uuid(fcinfo, 0, "action_id", &id);
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	ledger = idem_ledger_open(false);
-	if (!idem_read_action(ledger, &id, &row))
-		idem_raise_no_such_action(&id);
-	rule = idem_rule_of(VARDATA_ANY(row.intent), VARSIZE_ANY_EXHDR(row.intent), false);
-	if (!idem_rule_lets_see(rule, GetUserId()))
+	if (!idem_read_action(ledger, &id, idem_rule_shows, &row, &rule))
 		idem_raise_no_such_action(&id);
 
 	tell(&story, "Action \"%s\" %s%s%s.", text_to_cstring(row.intent),

@@ -454,10 +454,22 @@ next_version(IdemLedger *ledger)
 	return more;
 }
 
+/* of a version that no scan will stand on: what idem_ledger_peek tells of it */
+static void
+keep_intent(IdemLedger *ledger)
+{
+	MemoryContext old = MemoryContextSwitchTo(ledger->actions.context);
+	bool		isnull;
+
+	ledger->held_intent = DatumGetTextPCopy(slot_getattr(ledger->found, COL_INTENT + 1, &isnull));
+	MemoryContextSwitchTo(old);
+}
+
 /*
  * Looks the action up and reads the version that counts.  The action's texts
  * and contents point into that version and live until the next probe or close.
- * With a NULL action the row is not read.
+ * With a NULL action the row is not read; idem_ledger_peek and idem_ledger_read
+ * do so afterwards.
  */
 IdemFound
 idem_ledger_probe(IdemLedger *ledger, const pg_uuid_t *id,
@@ -477,6 +489,8 @@ idem_ledger_probe(IdemLedger *ledger, const pg_uuid_t *id,
 		{
 			*holder = ledger->dirty.xmin;
 			found = IDEM_HELD_NEW;
+			if (action == NULL)
+				keep_intent(ledger);
 			continue;
 		}
 		*holder = ledger->dirty.xmax;
@@ -485,6 +499,28 @@ idem_ledger_probe(IdemLedger *ledger, const pg_uuid_t *id,
 		return TransactionIdIsValid(*holder) ? IDEM_HELD : IDEM_PRESENT;
 	}
 	return found;
+}
+
+/*
+ * What the last probe, which has not read the row, came upon: only what tells
+ * whose the action is.  Contents are left alone, since reading large ones takes
+ * a time that could be measured.  Of a row that is being inserted, too: its
+ * intent is known before its transaction has ended.
+ */
+void
+idem_ledger_peek(IdemLedger *ledger, IdemFound found, IdemAction *action)
+{
+	bool		isnull;
+
+	action->intent = found == IDEM_HELD_NEW ? ledger->held_intent :
+		DatumGetTextPP(slot_getattr(ledger->found, COL_INTENT + 1, &isnull));
+}
+
+/* reads the version that the last probe came upon, as idem_ledger_probe does */
+void
+idem_ledger_read(IdemLedger *ledger, IdemAction *action)
+{
+	idem_action_from_slot(ledger->found, action);
 }
 
 /* whether any version of the row is visible to the snapshot, read untouched

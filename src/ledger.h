@@ -60,6 +60,8 @@ extern void idem_ledger_close(IdemLedger *ledger);
 
 extern IdemFound idem_ledger_probe(IdemLedger *ledger, const pg_uuid_t *id,
 								   IdemAction *action, TransactionId *holder);
+extern void idem_ledger_peek(IdemLedger *ledger, IdemFound found, IdemAction *action);
+extern void idem_ledger_read(IdemLedger *ledger, IdemAction *action);
 extern bool idem_ledger_surely_absent(IdemLedger *ledger, const pg_uuid_t *id);
 extern bool idem_ledger_is_own(IdemLedger *ledger);
 extern void idem_ledger_rest(IdemLedger *ledger);

@@ -246,7 +246,24 @@ keep(Take *take, const IdemVerdict *v)
 	take->tuples[take->taken++] = idem_claim_tuple(take->desc, &answer);
 }
 
-/* the reply of an earlier take got lost: the rows that it still holds */
+/* whether a take may be answered with a row: it is among what the call asks for */
+static bool
+is_asked_for(const Take *take, const IdemAction *row)
+{
+	if (take->scope != NULL && !idem_text_equal(take->scope, row->scope))
+		return false;
+	for (int i = 0; i < take->nintents; i++)
+	{
+		if (idem_text_equal(take->intents[i], row->intent))
+			return idem_rule_lets_act(take->request.rule);
+	}
+	return false;
+}
+
+/*
+ * The reply of an earlier take got lost: the rows that it still holds.  A
+ * call_id is no right: it may be another caller's.
+ */
 static void
 replay(Take *take, IdemLedger *ledger)
 {
@@ -259,12 +276,15 @@ replay(Take *take, IdemLedger *ledger)
 		IdemVerdict v;
 		TransactionId holder;
 
+		CHECK_FOR_INTERRUPTS();
 		if (take->taken == take->max)
 			break;
 		if (idem_ledger_probe(ledger, lfirst(lc), &row, &holder) != IDEM_PRESENT ||
 			row.state != IDEM_IN_PROGRESS || row.lease_until <= r->now)
 			continue;
 		set_rule(take, row.intent);
+		if (!is_asked_for(take, &row))
+			continue;
 		idem_decide(&row, r, &v);
 		if (v.outcome == IDEM_CLAIMED || v.outcome == IDEM_VERIFY)
 			keep(take, &v);

@@ -83,6 +83,12 @@ change_pause(text *intent, text *reason, text *actor, bool pause)
 					 errmsg("intent \"%s\" is for its resolvers to pause and resume",
 							text_to_cstring(intent))));
 	}
+	else if (!idem_decides_on_every_intent())
+		ereport(ERROR,
+				(errcode(ERRCODE_IDEM_NOT_PERMITTED),
+				 errmsg("permission denied to pause or resume all intents"),
+				 errdetail("It takes level admin, or membership in the resolver_role of every rule that has one."),
+				 errhint("Pause and resume intents by their names.")));
 	else
 		intent = cstring_to_text("");
 	values[0] = PointerGetDatum(intent);

@@ -196,10 +196,7 @@ idem_show_action(PG_FUNCTION_ARGS)
 
 	idem_arg_uuid(fcinfo, 0, "action_id", &id);
 	ledger = idem_ledger_open(false);
-	if (!idem_read_action(ledger, &id, &v.after))
-		idem_raise_no_such_action(&id);
-	r.rule = idem_rule_of(VARDATA_ANY(v.after.intent), VARSIZE_ANY_EXHDR(v.after.intent), false);
-	if (!idem_rule_lets_decide(r.rule))
+	if (!idem_read_action(ledger, &id, idem_rule_lets_decide, &v.after, &r.rule))
 		idem_raise_no_such_action(&id);
 	r.now = GetCurrentTimestamp();
 	v.outcome = idem_outcome_of(&v.after, r.rule);

@@ -372,6 +372,19 @@ idem_rule_lets_see(const IdemRule *rule, Oid user)
 		idem_is_owner(user);
 }
 
+/* may the caller see the intent? */
+bool
+idem_rule_shows(const IdemRule *rule)
+{
+	return idem_rule_lets_see(rule, GetUserId());
+}
+
+static bool
+is_admin(Oid user)
+{
+	return idem_may_execute(user, "define_rule");
+}
+
 /*
  * The history of an intent outlives its rule.  Where a dropped rule named
  * roles, what is left of the intent is for administrators.
@@ -384,7 +397,7 @@ sees_without_rule(text *intent, Oid user)
 	foreach(lc, idem_settings()->restricted)
 	{
 		if (idem_text_equal(lfirst(lc), intent))
-			return idem_may_execute(user, "define_rule");
+			return is_admin(user);
 	}
 	return true;
 }
@@ -433,9 +446,9 @@ intents_with_rules(void)
 	return intents;
 }
 
-/* whether what a role may do by one rule, it may do by all of them */
+/* whether what the caller may do by one rule, it may do by all of them */
 static bool
-all_rules_let(bool (*let) (const IdemRule *rule, Oid user), Oid user)
+all_rules_let(bool (*let) (const IdemRule *rule))
 {
 	ListCell   *lc;
 
@@ -443,20 +456,28 @@ all_rules_let(bool (*let) (const IdemRule *rule, Oid user), Oid user)
 	{
 		text	   *intent = lfirst(lc);
 
-		if (!let(idem_rule_of(VARDATA_ANY(intent), VARSIZE_ANY_EXHDR(intent), false), user))
+		if (!let(idem_rule_of(VARDATA_ANY(intent), VARSIZE_ANY_EXHDR(intent), false)))
 			return false;
 	}
 	return true;
 }
 
-/* may a role see every intent, those of dropped rules included? */
+/* may the caller see every intent, those of dropped rules included? */
 bool
-idem_sees_every_intent(Oid user)
+idem_sees_every_intent(void)
 {
-	if (idem_is_owner(user))
+	if (idem_is_owner(GetUserId()))
 		return true;
-	return (idem_settings()->restricted == NIL || idem_may_execute(user, "define_rule")) &&
-		all_rules_let(idem_rule_lets_see, user);
+	return (idem_settings()->restricted == NIL || is_admin(GetUserId())) &&
+		all_rules_let(idem_rule_shows);
+}
+
+/* may the caller decide about every intent?  Administrators make the rules. */
+bool
+idem_decides_on_every_intent(void)
+{
+	return is_admin(GetUserId()) ||
+		(idem_is_operator(GetUserId()) && all_rules_let(idem_rule_lets_decide));
 }
 
 /*
@@ -916,7 +937,7 @@ idem_describe_rule(PG_FUNCTION_ARGS)
 	intent = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	idem_check_intent(strlen(intent));
 	rule = idem_rule_of(intent, strlen(intent), idem_require_rule);
-	if (!idem_rule_lets_see(rule, GetUserId()))
+	if (!idem_rule_shows(rule))
 		ereport(ERROR,
 				(errcode(ERRCODE_IDEM_NOT_PERMITTED),
 				 errmsg("intent \"%s\" is for the roles of its rule only", intent)));

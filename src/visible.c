@@ -50,7 +50,7 @@ PG_FUNCTION_INFO_V1(idem_visible_rows);
 Datum
 idem_sees_all(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_BOOL(idem_sees_every_intent(GetUserId()));
+	PG_RETURN_BOOL(idem_sees_every_intent());
 }
 
 /* the view whose rows the function returns: that of its result type */

@@ -141,7 +141,8 @@ COMMENT ON FUNCTION idem.may_see(text, oid) IS
  *	reason	why, for whoever finds it paused
  *	actor	the person, as the application names them
  *
- * Errors: 22023, no reason; IA005, no rule; IA008, not one of its resolvers.
+ * Errors: 22023, no reason; IA005, no rule; IA008, not one of its resolvers, and
+ * with a null intent neither of level admin nor one of the resolvers of every rule.
  * Volatile.
  */
 CREATE FUNCTION idem.pause_intent(intent text, reason text, actor text DEFAULT NULL)

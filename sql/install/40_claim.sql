@@ -126,7 +126,8 @@ COMMENT ON FUNCTION idem.once(text, text, jsonb, text) IS
  *
  * How an action stands.  Reads only, grants nothing, works on a standby and in
  * a read-only transaction; outcome unknown where the ledger has never seen it,
- * or the caller is in neither role of its rule.
+ * or the caller is in neither role of its rule: then without an action_id where
+ * keys are confidential.
  *
  *	key, intent, scope	as for claim_action
  *
