@@ -229,8 +229,9 @@ idem_ledger_forget_past(const pg_uuid_t *id, int max)
 	return gone;
 }
 
-/* what a purge takes out of a line's detail, and an erasure too */
-static const char *const free_texts[] = {"error", "reason", "note", "draft"};
+/* what a purge takes out of a line's detail, and what an erasure does besides */
+static const char *const free_texts[] = {"error", "draft_digest", "reason", "note"};
+#define NPURGED 2
 
 static bool
 holds_contents(TupleTableSlot *slot, int nkinds)
@@ -256,7 +257,7 @@ holds_contents(TupleTableSlot *slot, int nkinds)
 int
 idem_ledger_redact_past(const pg_uuid_t *id, bool texts, int max)
 {
-	int			nkinds = texts ? (int) lengthof(free_texts) : 1;
+	int			nkinds = texts ? (int) lengthof(free_texts) : NPURGED;
 	EventWalk	walk;
 	IdemTable	events;
 	List	   *lines = NIL;

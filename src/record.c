@@ -143,7 +143,10 @@ idem_record_redelivery(IdemVerdict *v, const IdemRequest *r)
 	line->event_id = r->event_id;
 }
 
-/* tells drafts apart in the history without keeping them */
+/*
+ * Tells drafts apart.  It could be guessed from, so no view shows it, and it
+ * goes with the contents: see idem_ledger_redact_past.
+ */
 static char *
 draft_digest(Jsonb *draft)
 {
@@ -169,7 +172,7 @@ idem_record_decision(IdemVerdict *v, const IdemRequest *r, const char *event)
 	if (r->call == IDEM_CALL_RESOLVE)
 		idem_detail_add(&d, "decision", decision_names[r->decision]);
 	idem_detail_add_text(&d, "external_ref", r->external_ref);
-	idem_detail_add(&d, "draft", draft_digest(r->draft));
+	idem_detail_add(&d, "draft_digest", draft_digest(r->draft));
 	idem_detail_add_text(&d, "reason", r->note);
 	if (r->revision > 0)
 		idem_detail_add_int(&d, "saw", r->revision);
@@ -266,7 +269,7 @@ same_decision(const IdemPast *past, const IdemAction *a, const IdemRequest *r)
 		!same_string(idem_detail_string(past->detail, "decision"), decision_names[r->decision]))
 		return false;
 	return same_string(idem_detail_string(past->detail, "external_ref"), string_or_null(r->external_ref)) &&
-		same_string(idem_detail_string(past->detail, "draft"), draft_digest(r->draft));
+		same_string(idem_detail_string(past->detail, "draft_digest"), draft_digest(r->draft));
 }
 
 /* the same call, answered before: answer as it did */

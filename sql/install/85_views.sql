@@ -31,11 +31,12 @@ FROM idem.idem_actions a;
 /*
  * One timeline out of two sources: what happened before is in idem_events (the
  * line of an ended attempt also knows when it was handed out), how the last
- * attempt began and the action ended in its row.  Order by at, id.
+ * attempt began and the action ended in its row.  Order by at, id.  The digest of a
+ * draft, by which a decision is known again, is kept from guessing.
  */
 CREATE VIEW idem.all_history AS
 SELECT e.at, e.action_id, a.scope, e.intent, a.key, e.generation, e.attempt,
-	e.event, e.role, e.actor, e.worker, e.source, e.event_id, e.detail, 2 * e.id AS id
+	e.event, e.role, e.actor, e.worker, e.source, e.event_id, e.detail - 'draft_digest' AS detail, 2 * e.id AS id
 FROM idem.idem_events e LEFT JOIN idem.idem_actions a ON a.action_id = e.action_id
 UNION ALL
 SELECT e.claimed_at, e.action_id, a.scope, e.intent, a.key, e.generation, e.attempt,
