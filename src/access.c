@@ -43,7 +43,10 @@
 #include "utils/guc.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
+#include "utils/tuplestore.h"
 
+
+#define FETCH_ROWS 1000			/* of a query whose result may be large */
 
 #define SQL_LEVEL_EXISTS \
 	"SELECT FROM idem.privileges WHERE level OPERATOR(pg_catalog.=) $1 LIMIT 1"
@@ -145,6 +148,33 @@ idem_run(const char *sql, int nargs, Oid *types, Datum *values, const char *null
 	SPI_freeplan(plan);
 	if (rc != expected)
 		elog(ERROR, "SPI_execute_snapshot returned %s", SPI_result_code_string(rc));
+}
+
+/*
+ * The result of a query of ours, run as the ledger's owner with the snapshot of
+ * the calling statement, as the rows of a function that has called
+ * InitMaterializedSRF.
+ */
+void
+idem_owner_return_query(ReturnSetInfo *rsinfo, const char *sql, int nargs, Oid *types, Datum *values)
+{
+	IdemOwner	caller;
+	Portal		portal;
+
+	SPI_connect();
+	idem_owner_enter(&caller);
+	portal = SPI_cursor_open_with_args(NULL, sql, nargs, types, values, NULL, true, 0);
+	do
+	{
+		CHECK_FOR_INTERRUPTS();
+		SPI_cursor_fetch(portal, true, FETCH_ROWS);
+		for (uint64 i = 0; i < SPI_processed; i++)
+			tuplestore_puttuple(rsinfo->setResult, SPI_tuptable->vals[i]);
+		SPI_freetuptable(SPI_tuptable);
+	} while (SPI_processed > 0);
+	SPI_cursor_close(portal);
+	idem_owner_leave(&caller);
+	SPI_finish();
 }
 
 /* runs the statements that a query of ours lists */

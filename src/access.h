@@ -13,6 +13,8 @@
 #ifndef IDEM_ACCESS_H
 #define IDEM_ACCESS_H
 
+#include "nodes/execnodes.h"
+
 /* the caller's identity, while the code acts as the ledger's owner */
 typedef struct IdemOwner
 {
@@ -28,5 +30,7 @@ extern bool idem_is_operator(Oid user);
 extern bool idem_is_owner(Oid user);
 extern void idem_run(const char *sql, int nargs, Oid *types, Datum *values,
 					 const char *nulls, int expected);
+extern void idem_owner_return_query(ReturnSetInfo *rsinfo, const char *sql,
+									int nargs, Oid *types, Datum *values);
 
 #endif							/* IDEM_ACCESS_H */

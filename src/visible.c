@@ -32,16 +32,11 @@
 #include "compat.h"
 #include "access.h"
 #include "catalog/pg_type.h"
-#include "executor/spi.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "rule.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
-#include "utils/tuplestore.h"
-#include "utils/typcache.h"
-
-#define FETCH_ROWS 1000
 
 PG_FUNCTION_INFO_V1(idem_sees_all);
 PG_FUNCTION_INFO_V1(idem_visible_rows);
@@ -67,32 +62,15 @@ view_of(FunctionCallInfo fcinfo)
 
 /*
  * idem.visible_X(): the rows of idem.all_X whose intent the caller may see.
- * Read as the ledger's owner, with the snapshot of the calling query.
  */
 Datum
 idem_visible_rows(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Oid			type = OIDOID;
 	Datum		user = ObjectIdGetDatum(GetUserId());
 	char	   *sql = psprintf("SELECT v.* FROM %s v WHERE idem.may_see(v.intent, $1)", view_of(fcinfo));
-	IdemOwner	caller;
-	Portal		portal;
 
 	InitMaterializedSRF(fcinfo, 0);
-	SPI_connect();
-	idem_owner_enter(&caller);
-	portal = SPI_cursor_open_with_args(NULL, sql, 1, &type, &user, NULL, true, 0);
-	do
-	{
-		CHECK_FOR_INTERRUPTS();
-		SPI_cursor_fetch(portal, true, FETCH_ROWS);
-		for (uint64 i = 0; i < SPI_processed; i++)
-			tuplestore_puttuple(rsinfo->setResult, SPI_tuptable->vals[i]);
-		SPI_freetuptable(SPI_tuptable);
-	} while (SPI_processed > 0);
-	SPI_cursor_close(portal);
-	idem_owner_leave(&caller);
-	SPI_finish();
+	idem_owner_return_query((ReturnSetInfo *) fcinfo->resultinfo, sql, 1, &type, &user);
 	PG_RETURN_NULL();
 }

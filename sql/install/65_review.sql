@@ -239,3 +239,49 @@ AS 'MODULE_PATHNAME', 'idem_import_actions';
 
 COMMENT ON FUNCTION idem.import_actions(text, text[], text[], text) IS
 'makes keys known as completed that were done before the ledger was there';
+
+/*
+ * idem.reconcile(intent, external_refs, since)
+ * returns setof (kind, external_ref, action_id, scope, key, state, finished_at)
+ *
+ * Compares the intent with what the provider says it has done.
+ *
+ *	intent			the intent
+ *	external_refs	the references of the provider's statement, at most 100 000
+ *	since			the moment at which the statement begins
+ *
+ * Result, by kind:
+ *	absent_here		the statement has the reference, no action of the intent has,
+ *					however old
+ *	unknown_there	the action was completed at or after "since", and none of its
+ *					references is in the statement; external_ref is null where it
+ *					has none
+ *	twice			the statement has the reference more than once, or it stands at
+ *					several actions (a row for each), or the statement has several
+ *					references of one action in the same generation (a row for each)
+ *
+ * Where two different successes of one action were reported, both references are
+ * known, and the statement tells whether it took effect twice.
+ *
+ * Errors: 22023, a null, a blank reference, or too many; IA005, no rule; IA006, a
+ * bad intent; IA008, not one of the roles of its rule.
+ * Volatile.
+ */
+CREATE FUNCTION idem.reconcile(
+	intent text,
+	external_refs text[],
+	since timestamptz,
+	OUT kind text,
+	OUT external_ref text,
+	OUT action_id uuid,
+	OUT scope text,
+	OUT key text,
+	OUT state text,
+	OUT finished_at timestamptz
+)
+RETURNS SETOF record
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100
+AS 'MODULE_PATHNAME', 'idem_reconcile';
+
+COMMENT ON FUNCTION idem.reconcile(text, text[], timestamptz) IS
+'compares an intent with the references of the provider''s statement';

@@ -58,6 +58,7 @@ WITH listed (levels, privilege, objects) AS (
 		FUNCTION idem.erase_action,
 		FUNCTION idem.show_action,
 		FUNCTION idem.import_actions,
+		FUNCTION idem.reconcile,
 		FUNCTION idem.keyed_digest,
 		FUNCTION idem.pause_intent,
 		FUNCTION idem.resume_intent}'),
