@@ -136,6 +136,23 @@ retry_after(const IdemAnswer *answer, double *seconds)
 	}
 }
 
+/* whether the caller may act on the answer, or acknowledge its message */
+bool
+idem_outcome_settles(IdemOutcome outcome)
+{
+	switch (outcome)
+	{
+		case IDEM_UNKNOWN:
+		case IDEM_OUT_IN_PROGRESS:
+		case IDEM_CONTENDED:
+		case IDEM_NOT_DUE:
+		case IDEM_PAUSED:
+			return false;
+		default:
+			return true;
+	}
+}
+
 /* everything the row tells; contents only where they are the caller's to see */
 static void
 put_action(const IdemAnswer *answer, Datum *v, bool *n)

@@ -47,6 +47,7 @@ typedef struct IdemReport
 } IdemReport;
 
 extern const char *idem_outcome_name(IdemOutcome outcome);
+extern bool idem_outcome_settles(IdemOutcome outcome);
 extern TupleDesc idem_answer_desc(FunctionCallInfo fcinfo);
 extern HeapTuple idem_claim_tuple(TupleDesc desc, const IdemAnswer *answer);
 extern HeapTuple idem_report_tuple(TupleDesc desc, const IdemReport *report);

@@ -165,6 +165,8 @@ idem_apply(IdemLedger *ledger, const pg_uuid_t *id, IdemRequest *r, IdemVerdict 
 		}
 		if (v->problem != IDEM_NO_PROBLEM)
 			return true;
+		if (!v->changes && v->nlines == 0)
+			idem_ledger_rely(ledger);
 		if (v->changes)
 		{
 			IdemWrite	written = idem_ledger_update(ledger, &row, &v->after, false);

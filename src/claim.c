@@ -140,9 +140,13 @@ try_claim(IdemLedger *ledger, IdemRequest *r, Try *t)
 	if (found == IDEM_HELD &&
 		(v->changes || v->outcome == IDEM_CLAIMED || v->outcome == IDEM_VERIFY))
 		contended(t, t->holder);
-	else if (v->changes &&
-			 written(t, idem_ledger_update(ledger, &t->row, &v->after, false)))
-		idem_append_lines(&t->row, r, v);
+	else if (v->changes)
+	{
+		if (written(t, idem_ledger_update(ledger, &t->row, &v->after, false)))
+			idem_append_lines(&t->row, r, v);
+	}
+	else if (idem_outcome_settles(v->outcome))
+		idem_ledger_rely(ledger);
 }
 
 static void
@@ -359,6 +363,7 @@ try_once(IdemLedger *ledger, IdemRequest *r, bool *first)
 	if (row.state != IDEM_COMPLETED)
 		raise_not_done(&row, psprintf("is %s", text_to_cstring(idem_state_name(row.state))));
 	idem_ledger_check_visible(ledger);
+	idem_ledger_rely(ledger);
 	idem_counter_add(&r->action_id, r->intent, NULL, NULL, IDEM_OUT_COMPLETED);
 	*first = false;
 	return true;
@@ -442,6 +447,8 @@ idem_find_action(PG_FUNCTION_ARGS)
 			answer.action = &row;
 			answer.repeat = true;
 			answer.outcome = idem_outcome_of(&row, r.rule);
+			if (idem_outcome_settles(answer.outcome))
+				idem_ledger_rely(ledger);
 		}
 	}
 	result = idem_claim_datum(fcinfo, &answer);

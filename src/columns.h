@@ -14,6 +14,7 @@
 #ifndef IDEM_COLUMNS_H
 #define IDEM_COLUMNS_H
 
+#include "confirm.h"
 #include "access/relscan.h"
 #include "ledger.h"
 #include "table.h"
@@ -81,6 +82,7 @@ struct IdemLedger
 	IndexScanDesc scan;
 	TupleTableSlot *found;		/* the version last read, its buffer pinned */
 	text	   *held_intent;	/* of the last row that was being inserted */
+	IdemReliance reliance;		/* what idem_ledger_close waits for */
 };
 
 extern void idem_ledger_open_scan(IdemLedger *ledger);

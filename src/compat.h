@@ -20,6 +20,7 @@
 #include "access/tableam.h"
 #include "executor/executor.h"
 #include "storage/lmgr.h"
+#include "storage/procarray.h"
 #include "utils/rel.h"
 
 #if PG_VERSION_NUM >= 160000
@@ -40,6 +41,8 @@ typedef bool TU_UpdateIndexes;
 #endif
 
 #if PG_VERSION_NUM < 190000
+#define GetOldestActiveTransactionId(in_commit_only, all_databases) \
+	GetOldestActiveTransactionId()
 #define EIIT_IS_UPDATE			(1 << 0)
 #define EIIT_NO_DUPE_ERROR		(1 << 1)
 #define EIIT_ONLY_SUMMARIZING	(1 << 2)

@@ -111,12 +111,16 @@ append(const IdemEvent *event, int64 id, int32 during)
 
 /*
  * Appends a line to the history.  Where it is about an action, the caller has
- * just written or locked the action's row.
+ * just written or locked the action's row.  Other lines tell that a rule, a
+ * right, a secret or a pause was changed: a crash must not undo what a person
+ * relies on, so that commit is forced to disk.
  */
 void
 idem_ledger_append(const IdemEvent *event)
 {
 	append(event, 0, event->action != NULL ? event->action->attempt : 0);
+	if (event->action == NULL)
+		ForceSyncCommit();
 }
 
 /* a walk over the events of one action, in the order they were written */

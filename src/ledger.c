@@ -78,6 +78,7 @@
 #include "access/xact.h"
 #include "bells.h"
 #include "columns.h"
+#include "confirm.h"
 #include "databases.h"
 #include "executor/tuptable.h"
 #include "key.h"
@@ -385,13 +386,16 @@ idem_ledger_open(bool for_writing)
 	ledger->pkey = NULL;
 	ledger->locked = NULL;
 	ledger->wrote = false;
+	memset(&ledger->reliance, 0, sizeof(ledger->reliance));
 	return ledger;
 }
 
+/* ends the use; waits until what the answer relies on is durable */
 void
 idem_ledger_close(IdemLedger *ledger)
 {
 	LOCKMODE	release = ledger->wrote ? NoLock : ledger->lockmode;
+	IdemReliance reliance = ledger->reliance;
 
 	if (ledger->pkey != NULL)
 	{
@@ -403,6 +407,8 @@ idem_ledger_close(IdemLedger *ledger)
 		ExecDropSingleTupleTableSlot(ledger->locked);
 	idem_table_close(&ledger->actions, release);
 	pfree(ledger);
+	/* last: this can take long, and holds no pin */
+	idem_confirm(&reliance);
 }
 
 /*-------------------------------------------------------------------------
@@ -567,13 +573,28 @@ idem_ledger_surely_absent(IdemLedger *ledger, const pg_uuid_t *id)
 	return !found;
 }
 
+static TransactionId
+xmin_found(IdemLedger *ledger)
+{
+	return HeapTupleHeaderGetXmin(ExecFetchSlotHeapTuple(ledger->found, false, NULL)->t_data);
+}
+
 /* whether this transaction wrote the version last probed */
 bool
 idem_ledger_is_own(IdemLedger *ledger)
 {
-	HeapTupleHeader header = ExecFetchSlotHeapTuple(ledger->found, false, NULL)->t_data;
+	return TransactionIdIsCurrentTransactionId(xmin_found(ledger));
+}
 
-	return TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(header));
+/*
+ * The caller will act on what the version last probed says, or acknowledge a
+ * message because of it, and nothing is written: idem_ledger_close then waits
+ * until that version is durable.
+ */
+void
+idem_ledger_rely(IdemLedger *ledger)
+{
+	idem_confirm_rely(&ledger->reliance, xmin_found(ledger));
 }
 
 /* lets go of the version last probed, before a wait */
@@ -684,6 +705,8 @@ tell_others(const IdemAction *before, const IdemAction *after)
 /*
  * Inserts the row of an action that the caller found absent.  With wait false
  * a rival in the same window makes it IDEM_BUSY, otherwise it waits for it.
+ * The caller acts on it or acknowledges a message, so the commit is forced to
+ * disk, also where it is the commit of the caller's own transaction.
  */
 IdemWrite
 idem_ledger_insert(IdemLedger *ledger, const IdemAction *action, bool wait)
@@ -715,6 +738,7 @@ idem_ledger_insert(IdemLedger *ledger, const IdemAction *action, bool wait)
 	{
 		idem_queue_add(action);
 		tell_others(NULL, action);
+		ForceSyncCommit();
 	}
 	else
 	{
@@ -825,6 +849,7 @@ idem_ledger_update(IdemLedger *ledger, const IdemAction *before,
 	slot = idem_table_slot(&ledger->actions);
 	values_from_action(after, slot->tts_values, slot->tts_isnull);
 	ExecStoreVirtualTuple(slot);
+	idem_confirm_note_write();
 	written = write_result(table_tuple_update(ledger->actions.rel, &ledger->found->tts_tid,
 											  slot, GetCurrentCommandId(true), 0,
 											  SnapshotAny, InvalidSnapshot, true,

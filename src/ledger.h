@@ -64,6 +64,7 @@ extern void idem_ledger_peek(IdemLedger *ledger, IdemFound found, IdemAction *ac
 extern void idem_ledger_read(IdemLedger *ledger, IdemAction *action);
 extern bool idem_ledger_surely_absent(IdemLedger *ledger, const pg_uuid_t *id);
 extern bool idem_ledger_is_own(IdemLedger *ledger);
+extern void idem_ledger_rely(IdemLedger *ledger);
 extern void idem_ledger_rest(IdemLedger *ledger);
 extern void idem_ledger_wait(TransactionId holder);
 extern bool idem_ledger_wait_until(TransactionId holder, TimestampTz until);

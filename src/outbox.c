@@ -87,6 +87,7 @@ try_enqueue(IdemLedger *ledger, IdemRequest *r, IdemAction *row, IdemVerdict *v,
 		return idem_ledger_insert(ledger, &v->after, true) == IDEM_WRITTEN;
 	}
 	idem_ledger_check_visible(ledger);
+	idem_ledger_rely(ledger);
 	idem_decide(row, r, v);
 	*known = true;
 	return true;
@@ -287,7 +288,10 @@ replay(Take *take, IdemLedger *ledger)
 			continue;
 		idem_decide(&row, r, &v);
 		if (v.outcome == IDEM_CLAIMED || v.outcome == IDEM_VERIFY)
+		{
+			idem_ledger_rely(ledger);
 			keep(take, &v);
+		}
 	}
 }
 

@@ -23,9 +23,9 @@
 #include "compat.h"
 #include "pause.h"
 #include "access.h"
-#include "access/xact.h"
 #include "arg.h"
 #include "catalog/pg_type.h"
+#include "confirm.h"
 #include "detail.h"
 #include "errors.h"
 #include "executor/spi.h"
@@ -123,8 +123,9 @@ change_pause(text *intent, text *reason, text *actor, bool pause)
 		idem_detail_add_text(&detail, "reason", reason);
 		event.detail = idem_detail_end(&detail);
 		idem_ledger_append(&event);
-		ForceSyncCommit();
 	}
+	else
+		idem_confirm_all();
 }
 
 Datum

@@ -226,7 +226,10 @@ try_import(IdemLedger *ledger, IdemRequest *r, int64 *imported)
 	if (found != IDEM_ABSENT)
 	{
 		if (!idem_is_forgotten(&row, r->now))
+		{
+			idem_ledger_rely(ledger);
 			return true;
+		}
 		if (idem_request_make_room(ledger, r, &row) != IDEM_WRITTEN)
 			return false;
 	}

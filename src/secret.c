@@ -33,7 +33,6 @@
 #include "compat.h"
 #include "secret.h"
 #include "access.h"
-#include "access/xact.h"
 #include "canon.h"
 #include "catalog/pg_type.h"
 #include "detail.h"
@@ -404,7 +403,6 @@ idem_use_secret(PG_FUNCTION_ARGS)
 	idem_detail_add(&detail, "id", id);
 	event.detail = idem_detail_end(&detail);
 	idem_ledger_append(&event);
-	ForceSyncCommit();
 	PG_RETURN_VOID();
 }
 

@@ -2,7 +2,8 @@
  *
  * shared.c
  *	  The library's shared memory: what is known of each database
- *	  (databases.c), counted repeats (counters.c), bells (bells.c).
+ *	  (databases.c), counted repeats (counters.c), bells (bells.c), commits that
+ *	  no standby has confirmed (confirm.c).
  *
  * There is some only if the library was preloaded; without it everything works
  * but the automatic pass and the counters, and waiters look from time to time.
@@ -20,6 +21,7 @@
 #include "compat.h"
 #include "shared.h"
 #include "bells.h"
+#include "confirm.h"
 #include "counters.h"
 #include "databases.h"
 #include "miscadmin.h"
@@ -39,6 +41,7 @@ request_memory(void)
 		previous_request_hook();
 	size = add_size(idem_databases_size(), idem_bells_size());
 	size = add_size(size, hash_estimate_size(IDEM_MAX_COUNTERS, sizeof(IdemRepeat)));
+	size = add_size(size, idem_confirm_size());
 	RequestAddinShmemSpace(add_size(size, idem_counters_size()));
 	RequestNamedLWLockTranche("idem_action", 2);
 }
@@ -72,6 +75,8 @@ start_memory(void)
 	idem_databases_start(memory, &locks[0].lock);
 	memory = part("idem_action bells", idem_bells_size(), &fresh);
 	idem_bells_start(memory, fresh);
+	memory = part("idem_action confirmations", idem_confirm_size(), &fresh);
+	idem_confirm_start(memory, fresh);
 	memory = part("idem_action counters", idem_counters_size(), &fresh);
 	idem_counters_start(memory, fresh, &locks[1].lock,
 						ShmemInitHash("idem_action repeats", IDEM_MAX_COUNTERS, IDEM_MAX_COUNTERS,

@@ -20,6 +20,7 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/namespace.h"
+#include "confirm.h"
 #include "idem_action.h"
 #include "nodes/makefuncs.h"
 #include "utils/lsyscache.h"
@@ -133,6 +134,7 @@ idem_table_insert(IdemTable *table, Oid arbiter)
 	bool		conflict = false;
 
 	open_indexes(table);
+	idem_confirm_note_write();
 	table_tuple_insert(table->rel, table->slot, GetCurrentCommandId(true), 0, NULL);
 	if (table->indexes->ri_NumIndices > 0)
 		list_free(ExecInsertIndexTuples(table->indexes, table->estate,
