@@ -48,6 +48,10 @@
 
 #define FETCH_ROWS 1000			/* of a query whose result may be large */
 
+/* GRANT and REVOKE change the same catalog rows whatever the role, and do not
+ * wait for each other there: XX000 "tuple concurrently updated" */
+#define SQL_LOCK_ACCESS \
+	"LOCK TABLE idem.idem_access IN SHARE ROW EXCLUSIVE MODE"
 #define SQL_LEVEL_EXISTS \
 	"SELECT FROM idem.privileges WHERE level OPERATOR(pg_catalog.=) $1 LIMIT 1"
 #define SQL_REMEMBER \
@@ -221,6 +225,7 @@ change_access(FunctionCallInfo fcinfo, bool grant)
 	values[1] = PointerGetDatum(level);
 	values[2] = CStringGetTextDatum(GetUserNameFromId(GetUserId(), false));
 	idem_owner_enter(&caller);
+	idem_run(SQL_LOCK_ACCESS, 0, NULL, NULL, NULL, SPI_OK_UTILITY);
 	idem_run(SQL_LEVEL_EXISTS, 1, &types[1], &values[1], NULL, SPI_OK_SELECT);
 	if (SPI_processed == 0)
 		ereport(ERROR,
