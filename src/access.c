@@ -230,7 +230,7 @@ change_access(FunctionCallInfo fcinfo, bool grant)
 	if (SPI_processed == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("there is no level \"%s\"", text_to_cstring(level)),
+				 errmsg("there is no level \"%s\"", idem_shown_text(level)),
 				 errhint("SELECT DISTINCT level FROM idem.privileges shows the levels.")));
 	if (grant)
 		idem_run(SQL_REMEMBER, 3, types, values, NULL, SPI_OK_INSERT);

@@ -20,6 +20,7 @@
 
 #include "compat.h"
 #include "arg.h"
+#include "blank.h"
 #include "catalog/pg_type.h"
 #include "common/int.h"
 #include "errors.h"
@@ -29,6 +30,9 @@
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 
+/* bytes of a name that a message repeats */
+#define MAX_SHOWN 100
+
 /* NULL where the argument is NULL or left to its default */
 text *
 idem_arg_text(FunctionCallInfo fcinfo, int n)
@@ -36,19 +40,24 @@ idem_arg_text(FunctionCallInfo fcinfo, int n)
 	return PG_ARGISNULL(n) ? NULL : PG_GETARG_TEXT_PP(n);
 }
 
+/* likewise where it is blank */
+text *
+idem_arg_reference(FunctionCallInfo fcinfo, int n)
+{
+	return PG_ARGISNULL(n) ? NULL : idem_reference_given(PG_GETARG_TEXT_PP(n));
+}
+
+text *
+idem_reference_given(text *reference)
+{
+	return idem_is_blank(reference) ? NULL : reference;
+}
+
 /* a text that only describes: cut at IDEM_MAX_LABEL */
 text *
 idem_arg_label(FunctionCallInfo fcinfo, int n)
 {
 	return PG_ARGISNULL(n) ? NULL : idem_text_cut(PG_GETARG_TEXT_PP(n), IDEM_MAX_LABEL);
-}
-
-bool
-idem_is_blank(text *value)
-{
-	char	   *string = text_to_cstring(value);
-
-	return string[strspn(string, " \t\n\r")] == '\0';
 }
 
 /* a label that a person has to give: not null, and not blank */
@@ -162,8 +171,8 @@ idem_arg_lease(FunctionCallInfo fcinfo, int n)
 }
 
 /*
- * A one-dimensional array argument, taken apart.  With expected >= 0 its
- * length must be just that; a NULL array then yields NULL values.
+ * An array argument, taken apart: what is answered for each element is held in
+ * memory, and the call cannot be answered in parts, so its length is bounded.
  */
 int
 idem_arg_array(FunctionCallInfo fcinfo, int n, const char *name,
@@ -229,6 +238,27 @@ idem_text_clean(text *value, int limit)
 			*p = ' ';
 	}
 	return clean;
+}
+
+/* what a message repeats of a name: enough to recognise it, however long it is */
+static char *
+shown(const char *name, int len)
+{
+	if (len <= MAX_SHOWN)
+		return pnstrdup(name, len);
+	return psprintf("%.*s...", pg_mbcliplen(name, len, MAX_SHOWN), name);
+}
+
+char *
+idem_shown(const char *name)
+{
+	return shown(name, strlen(name));
+}
+
+char *
+idem_shown_text(const text *name)
+{
+	return shown(VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name));
 }
 
 static void

@@ -19,6 +19,8 @@
 #define IDEM_CENTURY (100 * 365 * USECS_PER_DAY)
 
 extern text *idem_arg_text(FunctionCallInfo fcinfo, int n);
+extern text *idem_arg_reference(FunctionCallInfo fcinfo, int n);
+extern text *idem_reference_given(text *reference);
 extern text *idem_arg_label(FunctionCallInfo fcinfo, int n);
 extern text *idem_arg_sentence(FunctionCallInfo fcinfo, int n, const char *name, const char *hint);
 extern Jsonb *idem_arg_content(FunctionCallInfo fcinfo, int n, const char *name);
@@ -29,7 +31,8 @@ extern int64 idem_arg_usec(FunctionCallInfo fcinfo, int n, const char *name);
 extern int	idem_arg_array(FunctionCallInfo fcinfo, int n, const char *name,
 						   Oid type, int expected, Datum **values, bool **nulls);
 
-extern bool idem_is_blank(text *value);
+extern char *idem_shown(const char *name);
+extern char *idem_shown_text(const text *name);
 extern text *idem_text_cut(text *value, int limit);
 extern text *idem_text_clean(text *value, int limit);
 extern void idem_content_check(Jsonb *content, const char *name);

@@ -25,6 +25,8 @@
 #include "postgres.h"
 
 #include "compat.h"
+#include "arg.h"
+#include "blank.h"
 #include "catalog/pg_type.h"
 #include "digest.h"
 #include "errors.h"
@@ -52,41 +54,47 @@ PG_FUNCTION_INFO_V1(idem_period_key);
 PG_FUNCTION_INFO_V1(idem_provider_key_of);
 
 static void
-check_length(const char *what, int len, int min, int max, const char *hint)
+check_name(const char *what, const text *name, int min, int max, const char *hint)
 {
-	if (len >= min && len <= max)
-		return;
+	int			len = VARSIZE_ANY_EXHDR(name);
 
-	ereport(ERROR,
-			(errcode(ERRCODE_IDEM_INVALID_KEY),
-			 len < min ? errmsg("%s must not be empty", what) :
-			 errmsg("%s is too long", what),
-			 errdetail("It has %d bytes, allowed are %d to %d.", len, min, max),
-			 errhint("%s", hint)));
+	if (len < min || len > max)
+		ereport(ERROR,
+				(errcode(ERRCODE_IDEM_INVALID_KEY),
+				 len < min ? errmsg("%s must not be empty", what) :
+				 errmsg("%s is too long", what),
+				 errdetail("It has %d bytes, allowed are %d to %d.", len, min, max),
+				 errhint("%s", hint)));
+	if (len > 0 && idem_is_blank(name))
+		ereport(ERROR,
+				(errcode(ERRCODE_IDEM_INVALID_KEY),
+				 errmsg("%s must not be blank", what),
+				 errdetail("It has nothing but white space and characters that do not show."),
+				 errhint("%s", hint)));
 }
 
 /*
- * Raise IA006 unless a key, intent or scope of len bytes is allowed.
+ * Raise IA006 unless a key, intent or scope is allowed; no scope is ''.
  */
 void
-idem_check_key(int len)
+idem_check_key(const text *key)
 {
-	check_length("key", len, 1, IDEM_MAX_KEY,
-				 "Pass the identifier of the event or of the outcome, not its contents.");
+	check_name("key", key, 1, IDEM_MAX_KEY,
+			   "Pass the identifier of the event or of the outcome, not its contents.");
 }
 
 void
-idem_check_intent(int len)
+idem_check_intent(const text *intent)
 {
-	check_length("intent", len, 1, IDEM_MAX_INTENT,
-				 "Pass the name of the step, such as send-reply.");
+	check_name("intent", intent, 1, IDEM_MAX_INTENT,
+			   "Pass the name of the step, such as send-reply.");
 }
 
 void
-idem_check_scope(int len)
+idem_check_scope(const text *scope)
 {
-	check_length("scope", len, 0, IDEM_MAX_SCOPE,
-				 "Pass the identifier of the tenant.");
+	check_name("scope", scope, 0, IDEM_MAX_SCOPE,
+			   "Pass the identifier of the tenant.");
 }
 
 /*
@@ -240,7 +248,8 @@ reject_null(bool is_null, const char *what)
  *
  * The parts with a slash between them.  A tilde stands before each slash and
  * tilde that belongs to a part, and no part is empty, so that the list can
- * be read back from the key: no two lists share one.
+ * be read back from the key: no two lists share one.  A blank part is refused
+ * with 22023: what should have been there is missing.
  */
 Datum
 idem_action_key(PG_FUNCTION_ARGS)
@@ -250,6 +259,7 @@ idem_action_key(PG_FUNCTION_ARGS)
 	bool	   *nulls;
 	int			nparts;
 	StringInfoData key;
+	text	   *result;
 
 	reject_null(PG_ARGISNULL(0), "list of key parts");
 
@@ -271,11 +281,18 @@ idem_action_key(PG_FUNCTION_ARGS)
 		char	   *c;
 		char	   *end;
 
+		CHECK_FOR_INTERRUPTS();
 		if (part == NULL || VARSIZE_ANY_EXHDR(part) == 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_IDEM_INVALID_KEY),
 					 errmsg("key part %d must not be %s",
 							i + 1, part == NULL ? "null" : "empty"),
+					 errhint("Name what its absence means, such as none.")));
+		if (idem_is_blank(part))
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("key part %d must not be blank", i + 1),
+					 errdetail("It has nothing but white space and characters that do not show."),
 					 errhint("Name what its absence means, such as none.")));
 
 		c = VARDATA_ANY(part);
@@ -289,9 +306,10 @@ idem_action_key(PG_FUNCTION_ARGS)
 			appendStringInfoChar(&key, *c);
 		}
 	}
-	idem_check_key(key.len);
+	result = cstring_to_text_with_len(key.data, key.len);
+	idem_check_key(result);
 
-	PG_RETURN_TEXT_P(cstring_to_text_with_len(key.data, key.len));
+	PG_RETURN_TEXT_P(result);
 }
 
 /*
@@ -396,12 +414,60 @@ hour_key(pg_time_t t, pg_tz *zone)
 }
 
 /*
+ * Whether a zone stands in pg_timezone_names.  A zone that does lives as long as
+ * the backend and is remembered, since looking through all of them takes long.
+ */
+static bool
+is_listed(pg_tz *zone)
+{
+	static List *listed = NIL;
+	pg_tzenum  *names;
+	pg_tz	   *found;
+	MemoryContext old;
+
+	if (list_member_ptr(listed, zone))
+		return true;
+	names = pg_tzenumerate_start();
+	while ((found = pg_tzenumerate_next(names)) != NULL)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (strcmp(pg_get_timezone_name(found), pg_get_timezone_name(zone)) == 0)
+			break;
+	}
+	pg_tzenumerate_end(names);
+	if (found == NULL)
+		return false;
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	listed = lappend(listed, zone);
+	MemoryContextSwitchTo(old);
+	return true;
+}
+
+/*
+ * The zone of a name, or NULL.  What is no name is read as a POSIX rule by
+ * pg_tzset, in which "+02:00" lies west of Greenwich.  A rule has an offset and
+ * so a digit, which few names have: those are looked for in the list.
+ */
+static pg_tz *
+zone_of(const char *name)
+{
+	pg_tz	   *zone = pg_tzset(name);
+
+	if (zone == NULL || !pg_tz_acceptable(zone))
+		return NULL;
+	if (strpbrk(name, "0123456789") != NULL && !is_listed(zone))
+		return NULL;
+	return zone;
+}
+
+/*
  * idem.period_key(at timestamptz, period text, zone text, "offset" int)
  * returns text
  *
  * Days and whatever is longer are counted on the calendar, hours as they
- * pass.  Only zones that mean the same in every session are taken, hence no
- * abbreviations, which a setting defines.
+ * pass.  Only names of zones are taken, as they mean the same in every session
+ * and to every reader: no abbreviations, which a setting defines, and no
+ * offsets, whose sign POSIX reads the other way round.
  */
 Datum
 idem_period_key(PG_FUNCTION_ARGS)
@@ -430,11 +496,11 @@ idem_period_key(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_DATETIME_VALUE_OUT_OF_RANGE),
 				 errmsg("timestamp must be finite")));
 
-	zone = pg_tzset(zone_name);
-	if (zone == NULL || !pg_tz_acceptable(zone))
+	zone = zone_of(zone_name);
+	if (zone == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("time zone \"%s\" not recognized", zone_name),
+				 errmsg("time zone \"%s\" not recognized", idem_shown(zone_name)),
 				 errhint("Pass a full name out of pg_timezone_names, such as Europe/Berlin.")));
 
 	/* whole seconds, rounded down also before 2000 */
@@ -481,7 +547,7 @@ idem_period_key(PG_FUNCTION_ARGS)
 	else
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("period \"%s\" not recognized", period),
+				 errmsg("period \"%s\" not recognized", idem_shown(period)),
 				 errhint("Pass hour, day, week, month, quarter or year.")));
 
 	PG_RETURN_TEXT_P(cstring_to_text(key));

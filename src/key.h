@@ -24,9 +24,9 @@
 /* a provider key is the text of a uuid */
 #define IDEM_PROVIDER_KEY_SIZE	37
 
-extern void idem_check_key(int len);
-extern void idem_check_intent(int len);
-extern void idem_check_scope(int len);
+extern void idem_check_key(const text *key);
+extern void idem_check_intent(const text *intent);
+extern void idem_check_scope(const text *scope);
 
 extern void idem_action_id_plain(const char *scope, int scope_len,
 								 const char *intent, int intent_len,

@@ -34,6 +34,7 @@
 #include "databases.h"
 #include "detail.h"
 #include "executor/spi.h"
+#include "key.h"
 #include "ledger_scan.h"
 #include "miscadmin.h"
 #include "place.h"
@@ -398,6 +399,7 @@ idem_apply_retention(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("intent must not be null")));
 	intent = PG_GETARG_TEXT_PP(0);
+	idem_check_intent(intent);
 	(void) idem_rule_of(VARDATA_ANY(intent), VARSIZE_ANY_EXHDR(intent), idem_require_rule);
 	PG_RETURN_INT64(change_all(IDEM_WANT_FINAL, restart_retention, NULL, intent));
 }

@@ -108,7 +108,7 @@ refuse_confidential(const IdemRequest *r)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("intent \"%s\" keeps fields confidential and cannot be enqueued",
-						text_to_cstring(r->intent)),
+						idem_shown_text(r->intent)),
 				 errdetail("A taker would be handed digests instead of the values."),
 				 errhint("Claim it where the values are known, or enqueue a reference to them.")));
 }

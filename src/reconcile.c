@@ -23,6 +23,7 @@
 #include "compat.h"
 #include "access.h"
 #include "arg.h"
+#include "blank.h"
 #include "catalog/pg_type.h"
 #include "errors.h"
 #include "funcapi.h"
@@ -102,12 +103,12 @@ check_references(FunctionCallInfo fcinfo, int n)
 static void
 check_permission(text *intent)
 {
-	idem_check_intent(VARSIZE_ANY_EXHDR(intent));
+	idem_check_intent(intent);
 	if (!idem_rule_shows(idem_rule_of(VARDATA_ANY(intent), VARSIZE_ANY_EXHDR(intent),
 									  idem_require_rule)))
 		ereport(ERROR,
 				(errcode(ERRCODE_IDEM_NOT_PERMITTED),
-				 errmsg("intent \"%s\" is for the roles of its rule only", text_to_cstring(intent))));
+				 errmsg("intent \"%s\" is for the roles of its rule only", idem_shown_text(intent))));
 }
 
 Datum

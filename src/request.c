@@ -84,15 +84,15 @@ idem_required_text(FunctionCallInfo fcinfo, int n, const char *name)
 void
 idem_request_key(IdemRequest *r, text *key)
 {
-	idem_check_key(VARSIZE_ANY_EXHDR(key));
+	idem_check_key(key);
 	r->key = key;
 }
 
 void
 idem_request_intent(IdemRequest *r, IdemCall call, text *intent, text *scope)
 {
-	idem_check_intent(VARSIZE_ANY_EXHDR(intent));
-	idem_check_scope(VARSIZE_ANY_EXHDR(scope));
+	idem_check_intent(intent);
+	idem_check_scope(scope);
 	r->call = call;
 	r->intent = intent;
 	r->scope = scope;
@@ -240,7 +240,7 @@ idem_request_rule(IdemRequest *r)
 	if (r->rule->scoped && VARSIZE_ANY_EXHDR(r->scope) == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_IDEM_INVALID_KEY),
-				 errmsg("intent \"%s\" needs a scope", text_to_cstring(r->intent)),
+				 errmsg("intent \"%s\" needs a scope", idem_shown_text(r->intent)),
 				 errhint("Pass the tenant as scope.")));
 	r->paused = idem_is_paused(r->intent);
 }
@@ -252,7 +252,7 @@ idem_request_permission(const IdemRequest *r)
 	if (!idem_rule_lets_act(r->rule))
 		ereport(ERROR,
 				(errcode(ERRCODE_IDEM_NOT_PERMITTED),
-				 errmsg("intent \"%s\" is for its workers only", text_to_cstring(r->intent)),
+				 errmsg("intent \"%s\" is for its workers only", idem_shown_text(r->intent)),
 				 errhint("The rule's worker_role names the role whose members may act.")));
 }
 

@@ -275,8 +275,9 @@ idem_import_actions(PG_FUNCTION_ARGS)
 		idem_request_key(&requests[i], DatumGetTextPP(keys[i]));
 		if (refs != NULL && !ref_nulls[i])
 		{
-			requests[i].external_ref = DatumGetTextPP(refs[i]);
-			if (VARSIZE_ANY_EXHDR(requests[i].external_ref) > IDEM_MAX_EXTERNAL_REF)
+			requests[i].external_ref = idem_reference_given(DatumGetTextPP(refs[i]));
+			if (requests[i].external_ref != NULL &&
+				VARSIZE_ANY_EXHDR(requests[i].external_ref) > IDEM_MAX_EXTERNAL_REF)
 				ereport(ERROR,
 						(errcode(ERRCODE_IDEM_CONTENT_TOO_LARGE),
 						 errmsg("external_ref is longer than %d bytes", IDEM_MAX_EXTERNAL_REF),
@@ -290,7 +291,7 @@ idem_import_actions(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_IDEM_NOT_PERMITTED),
 				 errmsg("intent \"%s\" is for its resolvers to import",
-						text_to_cstring(common.intent))));
+						idem_shown_text(common.intent))));
 	for (int i = 0; i < n; i++)
 	{
 		requests[i].rule = common.rule;

@@ -29,6 +29,7 @@
 #include "access.h"
 #include "access/table.h"
 #include "arg.h"
+#include "blank.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
@@ -316,9 +317,9 @@ idem_rule_of(const char *intent, int len, bool required)
 		if (required)
 			ereport(ERROR,
 					(errcode(ERRCODE_IDEM_NO_RULE),
-					 errmsg("intent \"%s\" has no rule", name),
+					 errmsg("intent \"%s\" has no rule", idem_shown(name)),
 					 errhint("Call idem.define_rule(intent => %s, unique_by => '...', resolved_by => '...').",
-							 quote_literal_cstr(name))));
+							 quote_literal_cstr(idem_shown(name)))));
 		return &defaults;
 	}
 	entry = hash_search(cache, name, HASH_ENTER, NULL);
@@ -418,7 +419,7 @@ idem_may_see(PG_FUNCTION_ARGS)
 	intent = PG_GETARG_TEXT_PP(0);
 	if (VARSIZE_ANY_EXHDR(intent) == 0)
 		PG_RETURN_BOOL(true);
-	idem_check_intent(VARSIZE_ANY_EXHDR(intent));
+	idem_check_intent(intent);
 	rule = idem_rule_of(VARDATA_ANY(intent), VARSIZE_ANY_EXHDR(intent), false);
 	PG_RETURN_BOOL(rule->intent == NULL ? sees_without_rule(intent, role) :
 				   idem_rule_lets_see(rule, role));
@@ -501,6 +502,15 @@ idem_rule_start_retention(const IdemRule *rule, IdemAction *action)
  *-------------------------------------------------------------------------
  */
 
+static char *
+intent_arg(FunctionCallInfo fcinfo, int n)
+{
+	if (PG_ARGISNULL(n))
+		bad_setting("intent", "given");
+	idem_check_intent(PG_GETARG_TEXT_PP(n));
+	return text_to_cstring(PG_GETARG_TEXT_PP(n));
+}
+
 /* a sentence a person will read: required, not blank */
 static const char *
 sentence_arg(FunctionCallInfo fcinfo, int n, const char *name, const char *otherwise)
@@ -574,8 +584,7 @@ static void
 rule_from_args(FunctionCallInfo fcinfo, IdemRule *rule)
 {
 	*rule = defaults;
-	rule->intent = sentence_arg(fcinfo, RULE_INTENT, "intent", NULL);
-	idem_check_intent(strlen(rule->intent));
+	rule->intent = intent_arg(fcinfo, RULE_INTENT);
 	rule->unique_by = sentence_arg(fcinfo, RULE_UNIQUE_BY, "unique_by", NULL);
 	rule->resolved_by = sentence_arg(fcinfo, RULE_RESOLVED_BY, "resolved_by", NULL);
 	rule->new_when = sentence_arg(fcinfo, RULE_NEW_WHEN, "new_when", defaults.new_when);
@@ -717,7 +726,7 @@ check_confidentiality(const IdemRule *rule)
 	if (SPI_processed > 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_IN_USE),
-				 errmsg("intent \"%s\" has actions, so what is confidential cannot change", rule->intent),
+				 errmsg("intent \"%s\" has actions, so what is confidential cannot change", idem_shown(rule->intent)),
 				 errhint("Use another intent, or wait until the last action has been forgotten.")));
 }
 
@@ -894,9 +903,7 @@ idem_drop_rule(PG_FUNCTION_ARGS)
 	IdemOwner	caller;
 	Jsonb	   *detail;
 
-	if (PG_ARGISNULL(0))
-		bad_setting("intent", "given");
-	intent = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	intent = intent_arg(fcinfo, 0);
 	PreventCommandIfReadOnly("drop_rule");
 
 	idem_owner_enter(&caller);
@@ -911,13 +918,13 @@ idem_drop_rule(PG_FUNCTION_ARGS)
 	if (SPI_processed > 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_IN_USE),
-				 errmsg("intent \"%s\" still has actions", intent),
+				 errmsg("intent \"%s\" still has actions", idem_shown(intent)),
 				 errhint("A rule goes when its last action has been forgotten.")));
 	detail = stored_rule(intent);
 	if (detail == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_IDEM_NO_RULE),
-				 errmsg("intent \"%s\" has no rule", intent)));
+				 errmsg("intent \"%s\" has no rule", idem_shown(intent))));
 	idem_run(SQL_KEEP_RESTRICTED, 2, types, values, NULL, SPI_OK_INSERT);
 	idem_run(SQL_DELETE_RULE, 1, types, values, NULL, SPI_OK_DELETE);
 	idem_owner_leave(&caller);
@@ -932,15 +939,12 @@ idem_describe_rule(PG_FUNCTION_ARGS)
 	char	   *intent;
 	const IdemRule *rule;
 
-	if (PG_ARGISNULL(0))
-		bad_setting("intent", "given");
-	intent = text_to_cstring(PG_GETARG_TEXT_PP(0));
-	idem_check_intent(strlen(intent));
+	intent = intent_arg(fcinfo, 0);
 	rule = idem_rule_of(intent, strlen(intent), idem_require_rule);
 	if (!idem_rule_shows(rule))
 		ereport(ERROR,
 				(errcode(ERRCODE_IDEM_NOT_PERMITTED),
-				 errmsg("intent \"%s\" is for the roles of its rule only", intent)));
+				 errmsg("intent \"%s\" is for the roles of its rule only", idem_shown(intent))));
 	PG_RETURN_TEXT_P(cstring_to_text(describe(rule, intent)));
 }
 

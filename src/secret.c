@@ -33,6 +33,7 @@
 #include "compat.h"
 #include "secret.h"
 #include "access.h"
+#include "arg.h"
 #include "canon.h"
 #include "catalog/pg_type.h"
 #include "detail.h"
@@ -257,7 +258,7 @@ secret_of(const char *id)
 	if (secret == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_IDEM_SECRET_MISSING),
-				 errmsg("secret \"%s\" is not in the secret file", id),
+				 errmsg("secret \"%s\" is not in the secret file", idem_shown(id)),
 				 errhint("Add its line to the file and call pg_reload_conf(). A secret that rows were made under is needed until the last of them is forgotten: no key can count as new without it.")));
 	return secret;
 }

@@ -10,11 +10,11 @@
  * parts share a key: a slash or tilde within a part has a tilde before it.
  *
  *	parts	what makes the outcome unique, in a fixed order; at least one part,
- *			none of them null or empty
+ *			none of them null, empty or blank
  *
  * Result: 1 byte to 16 kB, never null.
  * Errors: IA006, a part or the list is null or empty, the array has more than
- * one dimension, the key is too long.
+ * one dimension, the key is too long; 22023, a part is blank.
  */
 CREATE FUNCTION idem.action_key(VARIADIC parts text[])
 RETURNS text
@@ -38,8 +38,9 @@ COMMENT ON FUNCTION idem.action_key(text[]) IS
  *			month	2026-11
  *			quarter	2026-Q4
  *			year	2026
- *	zone	a full name such as Europe/Berlin: that of the team, not of the
- *			session; abbreviations are refused, since a setting defines them
+ *	zone	a full name out of pg_timezone_names such as Europe/Berlin: that of
+ *			the team, not of the session; abbreviations are refused, since a
+ *			setting defines them, and offsets, whose sign POSIX turns round
  *	offset	how many periods later; -1 is the one before, there.  Days and
  *			longer periods are counted on the calendar, hours as they pass:
  *			an hour that the clock shows twice is two, one that it leaves out
@@ -73,7 +74,7 @@ COMMENT ON FUNCTION idem.period_key(timestamptz, text, text, int) IS
  *	scope	0 to 256 bytes
  *
  * Result: a UUIDv8, never null.
- * Errors: IA006, an argument is null, empty or too long; of an intent with
+ * Errors: IA006, an argument is null, empty, blank or too long; of an intent with
  * confidential keys IA008, without the level worker, and IA014, the secret is
  * missing; 22P05, a character of a database that is not in UTF-8 has no
  * equivalent there.

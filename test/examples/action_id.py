@@ -53,7 +53,18 @@ def provider_key(action, generation):
     return uuid8(hashlib.sha256(data).digest())
 
 
+BLANKS = """0000-0020 007F-00A0 00AD 034F 061C 115F-1160 1680 17B4-17B5 180B-180F 2000-200F
+    2028-202F 205F-206F 2800 3000 3164 FE00-FE0F FEFF FFA0 FFF9-FFFB E0000-E0FFF"""
+
+
+def is_blank(text):
+    ranges = [[int(code, 16) for code in codes.split("-")] for codes in BLANKS.split()]
+    return all(any(r[0] <= ord(c) <= r[-1] for r in ranges) for c in text)
+
+
 def action_key(*parts):
+    if any(is_blank(part) for part in parts):
+        raise ValueError("a part of a key must not be blank")
     return "/".join(re.sub("([~/])", r"~\1", part) for part in parts)
 
 
@@ -128,8 +139,21 @@ def server_expression(vector):
     return None
 
 
-def ask_server(expressions):
-    script = "SET client_encoding = 'UTF8';\n" + "".join(
+def blanks_of_server():
+    """The code points that the server calls blank."""
+    return ask_server(["""(
+        SELECT json_agg(c) FROM generate_series(1, 1114111) AS c
+        WHERE c NOT BETWEEN 55296 AND 57343 AND pg_temp.is_blank(chr(c)))"""], """
+        CREATE FUNCTION pg_temp.is_blank(part text) RETURNS boolean LANGUAGE plpgsql AS $$
+        BEGIN
+            RETURN idem.action_key(part) IS NULL;
+        EXCEPTION WHEN invalid_parameter_value THEN
+            RETURN true;
+        END $$;""")[0]
+
+
+def ask_server(expressions, first=""):
+    script = "SET client_encoding = 'UTF8';\n" + first + "".join(
         f"SELECT to_json({expression});\n" for expression in expressions)
     result = subprocess.run(
         ["psql", "-XqAt", "-v", "ON_ERROR_STOP=1"], input=script.encode("utf-8"),
@@ -157,6 +181,12 @@ def main():
         for vector, answer in zip(asked, answers, strict=True):
             check("the server", vector, answer)
         print(f"{len(asked)} of them asked of the server")
+        blanks = [c for c in range(1, 0x110000)
+                  if not 0xD800 <= c <= 0xDFFF and is_blank(chr(c))]
+        if blanks_of_server() != blanks:
+            failures += 1
+            print("the server calls other characters blank")
+        print(f"{len(blanks)} characters are blank")
 
     return 1 if failures or len(all_vectors) < 30 else 0
 

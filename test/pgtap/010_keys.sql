@@ -81,7 +81,7 @@ CREATE TEMP TABLE random_lists AS
 SELECT parts
 FROM generate_series(1, 1010000) AS i,
 	left(md5('idem' || i), 5 + i % 12) AS digits,
-	translate(digits, '0123456789abcdef', '///~~~aa: \|||||') AS text,
+	translate(digits, '0123456789abcdef', '///~~~aa:-\|||||') AS text,
 	array_remove(string_to_array(text, '|'), '') AS parts
 WHERE parts <> '{}';
 

@@ -109,6 +109,12 @@ SELECT outcome FROM idem.claim_actions('errors', '{a,NULL,c}');
 \echo :SQLSTATE
 SELECT outcome FROM idem.claim_actions('errors', '{a,""}');
 \echo :SQLSTATE
+SELECT outcome FROM idem.claim_action(' ', 'errors');
+\echo :SQLSTATE
+SELECT outcome FROM idem.claim_action('k', E'\t');
+\echo :SQLSTATE
+SELECT outcome FROM idem.claim_action('k', 'errors', scope => U&'\00A0');
+\echo :SQLSTATE
 
 --
 -- IA010: contents too large

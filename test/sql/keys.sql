@@ -24,7 +24,7 @@ FROM (VALUES
 	('{/}'),
 	('{/,/}'),
 	('{//}'),
-	('{" "}'),
+	('{" a "}'),
 	('[0:1]={from,zero}')) AS v(parts);
 
 -- nothing becomes a key that is missing or ambiguous
@@ -38,6 +38,10 @@ SELECT idem.action_key('a', NULL, 'b');
 SELECT idem.action_key('');
 SELECT idem.action_key('a', '');
 SELECT idem.action_key(VARIADIC '{{a,b},{c,d}}');
+-- nor does a part that shows nothing, in Unicode's sense
+SELECT idem.action_key('a', ' ');
+SELECT idem.action_key('a', U&'\00A0\3000\200B');
+SELECT idem.action_key('a', U&'\00A0x');
 -- a key that claim_action would refuse is not made; its text is not shown
 SELECT length(idem.action_key(repeat('x', 16384)));
 SELECT length(idem.action_key(repeat('/', 8192)));
@@ -132,6 +136,21 @@ SELECT idem.period_key('2025-06-01 00:00+00', 'Day', 'UTC');
 SELECT idem.period_key('2025-06-01 00:00+00', 'day', 'Europe/Atlantis');
 SELECT idem.period_key('2025-06-01 00:00+00', 'day', 'CEST');
 SELECT idem.period_key('2025-06-01 00:00+00', 'day', '');
+
+-- an offset is no name: POSIX reads its sign the other way round
+SELECT idem.period_key('2025-06-01 00:00+00', 'day', '+02:00');
+SELECT idem.period_key('2025-06-01 00:00+00', 'day', 'UTC+2');
+SELECT idem.period_key('2025-06-01 00:00+00', 'day', 'XYZ5');
+SELECT idem.period_key('2025-06-01 00:00+00', 'day', '<+02>-2');
+SELECT idem.period_key('2025-06-01 00:00+00', 'day', 'CET-1CEST');
+SELECT idem.period_key('2025-06-01 00:00+00', 'day', 'PST8') AS pst8;
+SELECT idem.period_key('2025-06-01 00:00+00', 'day', 'Etc/GMT+5') AS a_name_with_a_digit,
+	idem.period_key('2025-06-01 00:00+00', 'day', 'est5edt') AS another;
+SELECT name AS left_out FROM pg_timezone_names WHERE idem.period_key('2025-06-01 00:00+00', 'day', name) IS NULL;
+
+-- no message repeats what is long
+SELECT idem.period_key('2025-06-01 00:00+00', 'day', repeat('zone', 100000));
+SELECT idem.period_key('2025-06-01 00:00+00', repeat('period', 100000), 'UTC');
 
 -- a period that is not known is never a NULL key
 SELECT idem.period_key(NULL, 'day', 'UTC');
