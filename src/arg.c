@@ -23,6 +23,7 @@
 #include "blank.h"
 #include "catalog/pg_type.h"
 #include "common/int.h"
+#include "content.h"
 #include "errors.h"
 #include "lib/stringinfo.h"
 #include "mb/pg_wchar.h"
@@ -74,7 +75,7 @@ idem_arg_sentence(FunctionCallInfo fcinfo, int n, const char *name, const char *
 	return sentence;
 }
 
-/* params or draft: refused where larger than idem_action.max_content */
+/* params or draft: refused where they break a bound of content.c */
 Jsonb *
 idem_arg_content(FunctionCallInfo fcinfo, int n, const char *name)
 {
@@ -82,23 +83,17 @@ idem_arg_content(FunctionCallInfo fcinfo, int n, const char *name)
 
 	if (PG_ARGISNULL(n))
 		return NULL;
-	content = PG_GETARG_JSONB_P(n);
-	idem_content_check(content, name);
+	content = idem_content_given(PG_GETARG_JSONB_P(n));
+	if (content != NULL)
+		idem_content_check(content, name);
 	return content;
 }
 
-void
-idem_content_check(Jsonb *content, const char *name)
+/* a result, to be bounded later */
+Jsonb *
+idem_arg_result(FunctionCallInfo fcinfo, int n)
 {
-	int			size = VARSIZE(content) - VARHDRSZ;
-
-	if (size > idem_max_content)
-		ereport(ERROR,
-				(errcode(ERRCODE_IDEM_CONTENT_TOO_LARGE),
-				 errmsg("%s is too large", name),
-				 errdetail("It takes %d bytes, and idem_action.max_content allows %d.",
-						   size, idem_max_content),
-				 errhint("Store a reference to the content instead of the content.")));
+	return PG_ARGISNULL(n) ? NULL : idem_content_given(PG_GETARG_JSONB_P(n));
 }
 
 /* a required uuid */

@@ -26,6 +26,7 @@
 #include "apply.h"
 #include "arg.h"
 #include "catalog/pg_type.h"
+#include "content.h"
 #include "errors.h"
 #include "funcapi.h"
 #include "request.h"
@@ -172,8 +173,7 @@ idem_complete_action(PG_FUNCTION_ARGS)
 {
 	IdemRequest r = {0};
 
-	idem_request_success(&r, idem_arg_text(fcinfo, 2),
-						 PG_ARGISNULL(3) ? NULL : PG_GETARG_JSONB_P(3));
+	idem_request_success(&r, idem_arg_reference(fcinfo, 2), idem_arg_result(fcinfo, 3));
 	return report_one(fcinfo, &r);
 }
 
@@ -235,8 +235,7 @@ idem_verify_action(PG_FUNCTION_ARGS)
 
 	idem_arg_uuid(fcinfo, 0, "action_id", &id);
 	idem_arg_uuid(fcinfo, 1, "claim_id", &r.claim_id);
-	idem_request_success(&r, idem_arg_text(fcinfo, 3),
-						 PG_ARGISNULL(4) ? NULL : PG_GETARG_JSONB_P(4));
+	idem_request_success(&r, idem_arg_reference(fcinfo, 3), idem_arg_result(fcinfo, 4));
 	r.error = idem_arg_label(fcinfo, 5);
 	r.searched = found;
 	r.inconclusive = PG_ARGISNULL(2);
@@ -324,8 +323,10 @@ idem_complete_actions(PG_FUNCTION_ARGS)
 
 		idem_row_next(&memory);
 		idem_request_success(&r,
-							 refs == NULL || ref_nulls[at] ? NULL : DatumGetTextPP(refs[at]),
-							 results == NULL || result_nulls[at] ? NULL : DatumGetJsonbP(results[at]));
+							 refs == NULL || ref_nulls[at] ? NULL :
+							 idem_reference_given(DatumGetTextPP(refs[at])),
+							 results == NULL || result_nulls[at] ? NULL :
+							 idem_content_given(DatumGetJsonbP(results[at])));
 		if (idem_apply(ledger, &items[i].action_id, &r, &v))
 			idem_report_of(&report, &items[i].action_id, &v);
 		idem_row_answer(&memory);

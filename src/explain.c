@@ -369,8 +369,7 @@ idem_explain_action(PG_FUNCTION_ARGS)
 	" OR EXISTS (SELECT FROM idem.idem_repeats r WHERE r.action_id OPERATOR(pg_catalog.=) v.action_id" \
 	"  AND (r.event_id OPERATOR(pg_catalog.=) $6 OR r.source OPERATOR(pg_catalog.=) $6))" \
 	" OR $4 AND EXISTS (SELECT FROM idem.idem_actions a WHERE a.action_id OPERATOR(pg_catalog.=) v.action_id" \
-	"  AND pg_catalog.jsonb_path_exists(a.params, 'strict $.** ? (@ == $what)'," \
-	"   pg_catalog.jsonb_build_object('what', $1), true))))" \
+	"  AND idem.holds_value(a.params, $1))))" \
 	" ORDER BY v.created_at USING OPERATOR(pg_catalog.>) LIMIT 1000"
 
 Datum

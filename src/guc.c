@@ -12,6 +12,7 @@
  */
 #include "postgres.h"
 
+#include "content.h"
 #include "idem_action.h"
 #include "secret.h"
 #include "utils/guc.h"
@@ -45,11 +46,11 @@ idem_guc_init(void)
 
 	DefineCustomIntVariable("idem_action.max_content",
 							"Largest params, draft or result of one action.",
-							NULL,
+							"Counts the bytes that are stored, and those of the text that is sent.",
 							&idem_max_content,
 							1024 * 1024,
 							1024,
-							256 * 1024 * 1024,
+							IDEM_LARGEST_CONTENT,
 							PGC_SUSET,
 							GUC_UNIT_BYTE,
 							NULL, NULL, NULL);

@@ -24,6 +24,7 @@
 #include "canon.h"
 #include "catalog/pg_type.h"
 #include "conceal.h"
+#include "content.h"
 #include "counters.h"
 #include "errors.h"
 #include "funcapi.h"
@@ -128,7 +129,11 @@ identify_under(IdemRequest *r, const IdemSecret *secret)
 	if (r->params == NULL)
 		return;
 	if (r->rule->confidential_paths != NIL)
+	{
 		r->params = idem_conceal(r->own_params, r->rule->confidential_paths, secret);
+		/* a digest may be longer than what it stands for */
+		idem_content_check(r->params, "params with concealed fields");
+	}
 	idem_params_digest(r->params, digest);
 	r->params_digest = palloc(VARHDRSZ + IDEM_FINGERPRINT_LENGTH);
 	SET_VARSIZE(r->params_digest, VARHDRSZ + IDEM_FINGERPRINT_LENGTH);
@@ -347,27 +352,21 @@ idem_check_identity(const IdemAction *action, const IdemRequest *r)
 		elog(ERROR, "the action_id of this key belongs to another action");
 }
 
-/* a success is never lost for being too large: what is too large is left out */
+/* a success is never lost for what comes with it: what breaks a bound is left out */
 void
 idem_request_success(IdemRequest *r, text *external_ref, Jsonb *result)
 {
 	bool		long_ref = external_ref != NULL &&
 		VARSIZE_ANY_EXHDR(external_ref) > IDEM_MAX_EXTERNAL_REF;
-	bool		long_result = result != NULL &&
-		(int) (VARSIZE(result) - VARHDRSZ) > idem_max_content;
+	const char *fault = result != NULL ? idem_result_fault(result) : NULL;
 
 	r->call = IDEM_CALL_COMPLETE;
 	r->retry_after = -1;
 	r->external_ref = long_ref ? NULL : external_ref;
-	r->result = long_result ? NULL : result;
-	if (long_ref && long_result)
-		r->dropped = "external_ref and result were too large and are not kept";
-	else if (long_ref)
-		r->dropped = "external_ref was longer than 2 kB and is not kept";
-	else if (long_result)
-		r->dropped = "result was larger than idem_action.max_content and is not kept";
-	else
-		r->dropped = NULL;
+	r->result = fault != NULL ? NULL : result;
+	r->dropped = long_ref ? "external_ref was longer than 2 kB and is not kept" : fault;
+	if (long_ref && fault != NULL)
+		r->dropped = psprintf("%s; %s", r->dropped, fault);
 }
 
 /*
@@ -411,15 +410,13 @@ idem_request_batch(FunctionCallInfo fcinfo, const IdemRequest *common,
 					 errdetail("Element %d of keys is null.", i + 1)));
 		idem_request_key(r, DatumGetTextPP(keys[i]));
 		if (params != NULL && !param_nulls[i])
-		{
-			idem_content_check(DatumGetJsonbP(params[i]), "params");
-			r->own_params = DatumGetJsonbP(params[i]);
-		}
+			r->own_params = idem_content_given(DatumGetJsonbP(params[i]));
+		if (r->own_params != NULL)
+			idem_content_check(r->own_params, "params");
 		if (drafts != NULL && !draft_nulls[i])
-		{
-			r->draft = DatumGetJsonbP(drafts[i]);
+			r->draft = idem_content_given(DatumGetJsonbP(drafts[i]));
+		if (r->draft != NULL)
 			idem_content_check(r->draft, "draft");
-		}
 		if (event_ids != NULL && !event_nulls[i])
 			r->event_id = idem_text_cut(DatumGetTextPP(event_ids[i]), IDEM_MAX_LABEL);
 		idem_request_check_call_id(r);

@@ -114,8 +114,7 @@ idem_resolve_action(PG_FUNCTION_ARGS)
 {
 	IdemRequest r = {0};
 
-	idem_request_success(&r, idem_arg_text(fcinfo, 4),
-						 PG_ARGISNULL(5) ? NULL : PG_GETARG_JSONB_P(5));
+	idem_request_success(&r, idem_arg_reference(fcinfo, 4), idem_arg_result(fcinfo, 5));
 	r.call = IDEM_CALL_RESOLVE;
 	r.decision = decision_arg(fcinfo, 1);
 	r.note = idem_arg_sentence(fcinfo, 2, "note", "Say how you know: it is the answer to whoever asks later.");
@@ -142,8 +141,12 @@ idem_revise_action(PG_FUNCTION_ARGS)
 {
 	IdemRequest r = {.call = IDEM_CALL_REVISE};
 
-	must_not_be_null(fcinfo, 1, "draft", "Pass the new draft.");
 	r.draft = idem_arg_content(fcinfo, 1, "draft");
+	if (r.draft == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("draft must not be null"),
+				 errhint("Pass the new draft.")));
 	r.revision = revision_arg(fcinfo, 2);
 	r.actor = idem_arg_label(fcinfo, 3);
 	return decide(fcinfo, &r);

@@ -246,6 +246,18 @@ COMMENT ON COLUMN idem.stat_intents.recorded IS 'actions first seen that day';
 COMMENT ON COLUMN idem.stat_intents.claimed_after_forgetting IS 'claims of a key that keep_key had let go and whose row was still there: a sign that it is too short; none proves nothing, as the next pass removes the row';
 
 /*
+ * Whether a string somewhere in a content is just this text, names of fields
+ * apart; for search_actions.
+ */
+CREATE FUNCTION idem.holds_value(content jsonb, what text)
+RETURNS boolean
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'idem_holds_value';
+
+COMMENT ON FUNCTION idem.holds_value(jsonb, text) IS
+'whether a string somewhere in a content is just this text';
+
+/*
  * idem.search_actions(what, since) returns setof idem.actions
  *
  * Finds actions by action_id, provider key of any generation, external_ref, key,

@@ -130,6 +130,10 @@ SELECT outcome FROM idem.claim_actions('errors', '{a,b}', drafts => ARRAY['1', t
 \echo :SQLSTATE
 SELECT idem.once('k', 'errors', to_jsonb(repeat('x', 2000)));
 \echo :SQLSTATE
+SELECT outcome FROM idem.claim_action('k', 'errors', to_jsonb(repeat(E'\x01', 300)));
+\echo :SQLSTATE
+SELECT outcome FROM idem.claim_action('k', 'errors', '[1e131071]');
+\echo :SQLSTATE
 SELECT action_id AS id, claim_id AS claim FROM idem.claim_action('draft', 'errors', draft => '"x"') \gset
 SELECT idem.begin_effect(:'id', :'claim', to_jsonb(repeat('x', 2000)));
 \echo :SQLSTATE
@@ -141,6 +145,8 @@ SELECT accepted, state, note FROM idem.complete_action(:'id', :'claim', repeat('
 SELECT action_id AS id, claim_id AS claim FROM idem.claim_action('draft 3', 'errors') \gset
 SELECT accepted, state, note FROM idem.complete_action(:'id', :'claim', 'x', to_jsonb(repeat('x', 2000)));
 RESET idem_action.max_content;
+SELECT outcome FROM idem.claim_action('k', 'errors', draft => (repeat('[', 501) || repeat(']', 501))::jsonb);
+\echo :SQLSTATE
 
 --
 -- IA016: no such action
