@@ -173,6 +173,8 @@ tell_past(Story *story, const IdemPast *past, const IdemAction *row, bool hand_o
 		tell(story, "%s: " INT64_FORMAT " lines up to here are left out, from %s on; view history counts them by kind.",
 			 at, idem_detail_int(past->detail, "lines"),
 			 pstrdup(timestamptz_to_str(idem_detail_time(past->detail, "first"))));
+	else if (strcmp(past->event, IDEM_PASSED_OVER) == 0)
+		tell(story, "%s: a taker%s was not given it%s.", at, by_worker(past->worker), why);
 	else if (strcmp(past->event, "resolved") == 0)
 		tell(story, "%s: %s decided \"%s\"%s%s.", at, who,
 			 idem_detail_string(past->detail, "decision"), with_ref, why);

@@ -53,6 +53,9 @@ typedef struct IdemPast
 	Jsonb	   *detail;
 } IdemPast;
 
+/* a take could not send the action to its caller: it waits for another taker */
+#define IDEM_PASSED_OVER "passed_over"
+
 typedef struct IdemLedger IdemLedger;
 
 extern IdemLedger *idem_ledger_open(bool for_writing);

@@ -10,7 +10,8 @@
  * A take walks the queues of its intents (queue.c) in step, best entry first,
  * and decides on each action's row whether it is handed out.  What is held by
  * another transaction is passed over, so takers never wait for each other and
- * one bad row blocks nobody.  A row is granted to the taker whose update of it
+ * one bad row blocks nobody; nor does one that this caller cannot be sent, for
+ * its client_encoding or its size (content.c).  A row is granted to the taker whose update of it
  * succeeds: one at most.  Lapsed leases of earlier takers are due entries like
  * any other and go by the doubt list.
  *
@@ -32,6 +33,8 @@
 #include "arg.h"
 #include "bells.h"
 #include "catalog/pg_type.h"
+#include "content.h"
+#include "detail.h"
 #include "errors.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -287,12 +290,51 @@ replay(Take *take, IdemLedger *ledger)
 		if (!is_asked_for(take, &row))
 			continue;
 		idem_decide(&row, r, &v);
-		if (v.outcome == IDEM_CLAIMED || v.outcome == IDEM_VERIFY)
+		if ((v.outcome == IDEM_CLAIMED || v.outcome == IDEM_VERIFY) &&
+			idem_cannot_go_out(&v.after) == NULL)
 		{
 			idem_ledger_rely(ledger);
 			keep(take, &v);
 		}
 	}
+}
+
+/* whether the history has that this version of the row was passed over */
+static bool
+was_passed_over(const IdemAction *row)
+{
+	ListCell   *lc;
+
+	foreach(lc, idem_ledger_past(&row->action_id))
+	{
+		IdemPast   *past = lfirst(lc);
+
+		if (strcmp(past->event, IDEM_PASSED_OVER) == 0 &&
+			idem_detail_int(past->detail, "revision") == row->revision)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * The caller cannot be sent this action: others are handed out, and it waits for
+ * another taker.  The history has it once for each version of the row, which is
+ * how the view stuck knows.
+ */
+static void
+pass_over(const Take *take, IdemLedger *ledger, const IdemAction *row, const char *reason)
+{
+	IdemEvent	line = {.event = IDEM_PASSED_OVER,.action = row,.worker = take->request.worker};
+	StringInfoData detail;
+
+	if (was_passed_over(row) || idem_ledger_lock(ledger, false) != IDEM_WRITTEN ||
+		was_passed_over(row))
+		return;
+	idem_detail_start(&detail);
+	idem_detail_add(&detail, "reason", reason);
+	idem_detail_add_int(&detail, "revision", row->revision);
+	line.detail = idem_detail_end(&detail);
+	idem_ledger_append(&line);
 }
 
 /* hands out the action that a walk stands on, where that can be */
@@ -303,6 +345,8 @@ try_take(Take *take, IdemLedger *ledger, const IdemQueueWalk *walk)
 	IdemAction	row;
 	IdemVerdict v;
 	TransactionId holder;
+	const char *reason;
+	bool		hands_out;
 
 	if (idem_ledger_probe(ledger, &walk->action_id, &row, &holder) != IDEM_PRESENT ||
 		row.due_at == IDEM_NEVER || row.due_at > r->now ||
@@ -310,11 +354,17 @@ try_take(Take *take, IdemLedger *ledger, const IdemQueueWalk *walk)
 		return;
 	set_rule(take, row.intent);
 	idem_decide(&row, r, &v);
+	hands_out = v.outcome == IDEM_CLAIMED || v.outcome == IDEM_VERIFY;
+	if (v.changes && hands_out && (reason = idem_cannot_go_out(&v.after)) != NULL)
+	{
+		pass_over(take, ledger, &row, reason);
+		return;
+	}
 	if (!v.changes || idem_ledger_update(ledger, &row, &v.after, false) != IDEM_WRITTEN)
 		return;
 	idem_append_lines(&row, r, &v);
 	ForceSyncCommit();
-	if (v.outcome == IDEM_CLAIMED || v.outcome == IDEM_VERIFY)
+	if (hands_out)
 		keep(take, &v);
 }
 

@@ -302,7 +302,7 @@ idem_heard_since_hand_out(const IdemAction *a, const IdemRequest *r)
 		IdemPast   *past = lfirst(lc);
 
 		if (past->generation == a->generation && past->during == a->attempt &&
-			strcmp(past->event, "expired") != 0)
+			strcmp(past->event, "expired") != 0 && strcmp(past->event, IDEM_PASSED_OVER) != 0)
 			return true;
 	}
 	return false;

@@ -102,6 +102,8 @@ FROM (
 			WHEN a.state = 'in_progress' AND a.verifying THEN 'verifier'
 			WHEN a.state = 'in_progress' THEN 'holder'
 			WHEN coalesce(r.requires_approval, false) AND NOT a.approved THEN 'approval'
+			WHEN EXISTS (SELECT FROM idem.idem_events e WHERE e.action_id = a.action_id
+				AND e.event = 'passed_over' AND (e.detail ->> 'revision')::bigint = a.revision) THEN 'another_taker'
 			WHEN a.uncertain AND r.on_uncertain = 'verify' THEN 'verifier'
 			ELSE 'taker'
 		END AS waits_for,
@@ -235,7 +237,7 @@ COMMENT ON COLUMN idem.attention.since IS 'when it last happened that something 
 COMMENT ON COLUMN idem.attention.provider_key IS 'what to search for outside';
 COMMENT ON COLUMN idem.attention.advice IS 'the exact calls, and then the event to replay';
 COMMENT ON VIEW idem.stuck IS 'what should have moved on by now, and whom it waits for';
-COMMENT ON COLUMN idem.stuck.waits_for IS 'holder, taker, verifier or approval';
+COMMENT ON COLUMN idem.stuck.waits_for IS 'holder, taker, verifier, approval or another_taker: one whose client can be sent it, the history says why (passed_over)';
 COMMENT ON COLUMN idem.stuck.since IS 'end of the lease, or when it became due';
 COMMENT ON VIEW idem.backlog IS 'what is not finished, by intent and state';
 COMMENT ON VIEW idem.repeats IS 'which deliveries met an action already known, and how often; counted where the library is preloaded, lost in a crash, here after the next pass';

@@ -32,7 +32,7 @@ BEGIN
 	(NULL,				'due_at',				'from when a claim or a take is handed it'),
 	(NULL,				'ended_by',				'of the last hand-out: succeeded, succeeded_late, found, searched, failed_none, failed_refused, failed_unknown, released, expired or search_expired'),
 	(NULL,				'error',				'of the last failed attempt, cleaned and cut at 8 kB'),
-	(NULL,				'event',				'of an action: recorded, claimed, handed_out_to_verify, redelivered, expired, succeeded, failed, released, searched, thinned, completed, revised, approved, cancel_requested, cancelled, resolved, rerun, erased or restored; others are about rules, pauses, secrets and access'),
+	(NULL,				'event',				'of an action: recorded, claimed, handed_out_to_verify, redelivered, passed_over, expired, succeeded, failed, released, searched, thinned, completed, revised, approved, cancel_requested, cancelled, resolved, rerun, erased or restored; others are about rules, pauses, secrets and access'),
 	(NULL,				'event_id',				'of the first delivery'),
 	('repeats',			'event_id',				'of the repeated delivery, cut at 128 bytes; null where it named none'),
 	(NULL,				'external_ref',			'what the outside calls the effect; kept as long as the key'),
