@@ -165,43 +165,77 @@ idem_arg_lease(FunctionCallInfo fcinfo, int n)
 	return usec;
 }
 
-/*
- * An array argument, taken apart: what is answered for each element is held in
- * memory, and the call cannot be answered in parts, so its length is bounded.
- */
-int
-idem_arg_array(FunctionCallInfo fcinfo, int n, const char *name,
-			   Oid type, int expected, Datum **values, bool **nulls)
+/* the array of an argument, and its length */
+static ArrayType *
+array_arg(FunctionCallInfo fcinfo, int n, const char *name, int *count)
 {
-	ArrayType  *array;
+	ArrayType  *array = PG_GETARG_ARRAYTYPE_P(n);
+
+	if (ARR_NDIM(array) > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
+				 errmsg("%s must have one dimension", name)));
+	*count = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
+	return array;
+}
+
+static void
+take_apart(ArrayType *array, Oid type, Datum **values, bool **nulls)
+{
 	int16		typlen;
 	bool		typbyval;
 	char		typalign;
 	int			count;
 
+	get_typlenbyvalalign(type, &typlen, &typbyval, &typalign);
+	deconstruct_array(array, type, typlen, typbyval, typalign, values, nulls, &count);
+}
+
+/*
+ * An array argument, taken apart: what is answered for each element is held in
+ * memory, and the call cannot be answered in parts, so its length is bounded.
+ */
+int
+idem_arg_list(FunctionCallInfo fcinfo, int n, const char *name,
+			  Oid type, int max, Datum **values, bool **nulls)
+{
+	ArrayType  *array;
+	int			count;
+
+	if (PG_ARGISNULL(n))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must not be null", name)));
+	array = array_arg(fcinfo, n, name, &count);
+	if (count > max)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("%s has too many elements", name),
+				 errdetail("It has %d, allowed are %d.", count, max),
+				 errhint("Make several calls.")));
+	take_apart(array, type, values, nulls);
+	return count;
+}
+
+/* an array argument beside a list of that length; NULL yields NULL values */
+void
+idem_arg_array(FunctionCallInfo fcinfo, int n, const char *name,
+			   Oid type, int expected, Datum **values, bool **nulls)
+{
+	ArrayType  *array;
+	int			count;
+
 	*values = NULL;
 	*nulls = NULL;
 	if (PG_ARGISNULL(n))
-	{
-		if (expected < 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("%s must not be null", name)));
-		return expected;
-	}
-	array = PG_GETARG_ARRAYTYPE_P(n);
-	if (ARR_NDIM(array) > 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
-				 errmsg("%s must have one dimension", name)));
-	get_typlenbyvalalign(type, &typlen, &typbyval, &typalign);
-	deconstruct_array(array, type, typlen, typbyval, typalign, values, nulls, &count);
-	if (expected >= 0 && count != expected)
+		return;
+	array = array_arg(fcinfo, n, name, &count);
+	if (count != expected)
 		ereport(ERROR,
 				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
 				 errmsg("the arrays differ in length"),
 				 errdetail("\"%s\" has length %d, expected %d.", name, count, expected)));
-	return count;
+	take_apart(array, type, values, nulls);
 }
 
 /* at most limit bytes, never half a character */

@@ -15,6 +15,10 @@
 
 #include "idem_action.h"
 
+/* most elements of an array argument */
+#define IDEM_MAX_BATCH 100000
+#define IDEM_MAX_INTENTS 1000
+
 /* longest duration that makes sense, in microseconds */
 #define IDEM_CENTURY (100 * 365 * USECS_PER_DAY)
 
@@ -29,7 +33,9 @@ extern void idem_arg_uuid(FunctionCallInfo fcinfo, int n, const char *name, pg_u
 extern bool idem_arg_bool(FunctionCallInfo fcinfo, int n, bool otherwise);
 extern int64 idem_arg_lease(FunctionCallInfo fcinfo, int n);
 extern int64 idem_arg_usec(FunctionCallInfo fcinfo, int n, const char *name);
-extern int	idem_arg_array(FunctionCallInfo fcinfo, int n, const char *name,
+extern int	idem_arg_list(FunctionCallInfo fcinfo, int n, const char *name,
+						  Oid type, int max, Datum **values, bool **nulls);
+extern void idem_arg_array(FunctionCallInfo fcinfo, int n, const char *name,
 						   Oid type, int expected, Datum **values, bool **nulls);
 
 extern char *idem_shown(const char *name);

@@ -29,6 +29,7 @@
 #include "content.h"
 #include "errors.h"
 #include "funcapi.h"
+#include "miscadmin.h"
 #include "request.h"
 #include "utils/builtins.h"
 #include "utils/typcache.h"
@@ -267,7 +268,7 @@ batch_args(FunctionCallInfo fcinfo, Datum **claims, int *n)
 	bool	   *id_nulls;
 	bool	   *claim_nulls;
 
-	*n = idem_arg_array(fcinfo, 0, "action_ids", UUIDOID, -1, &ids, &id_nulls);
+	*n = idem_arg_list(fcinfo, 0, "action_ids", UUIDOID, IDEM_MAX_BATCH, &ids, &id_nulls);
 	if (PG_ARGISNULL(1))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -276,6 +277,7 @@ batch_args(FunctionCallInfo fcinfo, Datum **claims, int *n)
 	items = palloc(Max(*n, 1) * sizeof(IdemBatchItem));
 	for (int i = 0; i < *n; i++)
 	{
+		CHECK_FOR_INTERRUPTS();
 		if (id_nulls[i] || claim_nulls[i])
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

@@ -80,6 +80,7 @@ compare_names(const void *a, const void *b)
 	const JsonbValue *name1 = &((const JsonbPair *) a)->key;
 	const JsonbValue *name2 = &((const JsonbPair *) b)->key;
 
+	CHECK_FOR_INTERRUPTS();
 	if (name1->val.string.len != name2->val.string.len)
 		return name1->val.string.len < name2->val.string.len ? -1 : 1;
 	return memcmp(name1->val.string.val, name2->val.string.val,
@@ -117,7 +118,7 @@ append_container(StringInfo buf, JsonbContainer *container)
 {
 	uint32		size = JsonContainerSize(container);
 
-	/* nobody knows under which stack limit the value was once built */
+	/* content.c bounds the depth of what callers hand in */
 	check_stack_depth();
 
 	if (JsonContainerIsObject(container))
@@ -128,6 +129,7 @@ append_container(StringInfo buf, JsonbContainer *container)
 		pq_sendint32(buf, size);
 		for (uint32 i = 0; i < size; i++)
 		{
+			CHECK_FOR_INTERRUPTS();
 			idem_digest_append(buf, fields[i].key.val.string.val,
 							   fields[i].key.val.string.len);
 			append_value(buf, &fields[i].value);
@@ -146,7 +148,10 @@ append_container(StringInfo buf, JsonbContainer *container)
 			pq_sendint32(buf, size);
 		}
 		while (JsonbIteratorNext(&it, &element, true) == WJB_ELEM)
+		{
+			CHECK_FOR_INTERRUPTS();
 			append_value(buf, &element);
+		}
 	}
 }
 
@@ -216,6 +221,7 @@ append_differences(StringInfo names, int *count, JsonbContainer *object,
 		char	   *field = name.val.string.val;
 		int			len = name.val.string.len;
 
+		CHECK_FOR_INTERRUPTS();
 		(void) JsonbIteratorNext(&it, &value, true);
 		if (getKeyJsonValueFromContainer(other, field, len, &other_value) &&
 			(!changed || same_value(&value, &other_value)))

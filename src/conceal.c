@@ -157,6 +157,7 @@ conceal_container(StringInfo out, JsonbContainer *container, List *paths,
 	(void) JsonbIteratorNext(&it, &value, true);
 	while ((token = JsonbIteratorNext(&it, &value, true)) == WJB_KEY || token == WJB_ELEM)
 	{
+		CHECK_FOR_INTERRUPTS();
 		if (!first)
 			appendStringInfoString(out, ", ");
 		first = false;

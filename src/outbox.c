@@ -37,6 +37,8 @@
 #include "detail.h"
 #include "errors.h"
 #include "funcapi.h"
+#include "key.h"
+#include "lib/qunique.h"
 #include "miscadmin.h"
 #include "pause.h"
 #include "queue.h"
@@ -200,6 +202,7 @@ idem_enqueue_actions(PG_FUNCTION_ARGS)
 		IdemAnswer	answer;
 		bool		known;
 
+		CHECK_FOR_INTERRUPTS();
 		idem_row_next(&memory);
 		enqueue(ledger, r, &row, &v, &known);
 		idem_count_repeat(r, &v, known);
@@ -225,6 +228,7 @@ typedef struct Take
 	bool	   *ahead;			/* the walk stands on an entry */
 	int			nintents;
 	int			nwalks;
+	uint32		bell;
 	text	   *scope;			/* NULL: any */
 	TupleDesc	desc;
 	HeapTuple  *tuples;
@@ -401,6 +405,7 @@ open_walks(Take *take)
 		bool		last = allowed == 0 && i == take->nintents - 1;
 		const IdemRule *rule;
 
+		CHECK_FOR_INTERRUPTS();
 		rule = idem_rule_of(VARDATA_ANY(intent), VARSIZE_ANY_EXHDR(intent),
 							last && idem_require_rule);
 		if ((rule->intent == NULL && idem_require_rule) || !idem_rule_lets_act(rule))
@@ -470,12 +475,24 @@ take_round(Take *take)
 	idem_ledger_close(ledger);
 }
 
+static int
+compare_intents(const void *a, const void *b)
+{
+	const text *x = *(text *const *) a;
+	const text *y = *(text *const *) b;
+	int			len = Min(VARSIZE_ANY_EXHDR(x), VARSIZE_ANY_EXHDR(y));
+	int			order = memcmp(VARDATA_ANY(x), VARDATA_ANY(y), len);
+
+	return order != 0 ? order : (int) VARSIZE_ANY_EXHDR(x) - (int) VARSIZE_ANY_EXHDR(y);
+}
+
+/* the intents, each once, and the bell of the first that was named */
 static void
 intents_arg(FunctionCallInfo fcinfo, Take *take)
 {
 	Datum	   *values;
 	bool	   *nulls;
-	int			n = idem_arg_array(fcinfo, 0, "intents", TEXTOID, -1, &values, &nulls);
+	int			n = idem_arg_list(fcinfo, 0, "intents", TEXTOID, IDEM_MAX_INTENTS, &values, &nulls);
 
 	if (n == 0)
 		ereport(ERROR,
@@ -484,21 +501,19 @@ intents_arg(FunctionCallInfo fcinfo, Take *take)
 	take->intents = palloc(n * sizeof(text *));
 	take->walks = palloc(n * sizeof(IdemQueueWalk));
 	take->ahead = palloc0(n * sizeof(bool));
-	take->nintents = 0;
 	for (int i = 0; i < n; i++)
 	{
-		bool		twice = false;
-
+		CHECK_FOR_INTERRUPTS();
 		if (nulls[i])
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("intents must not hold nulls")));
-		take->intents[take->nintents] = DatumGetTextPP(values[i]);
-		for (int j = 0; j < take->nintents; j++)
-			twice = twice || idem_text_equal(take->intents[j], take->intents[take->nintents]);
-		if (!twice)
-			take->nintents++;
+		take->intents[i] = DatumGetTextPP(values[i]);
+		idem_check_intent(take->intents[i]);
 	}
+	take->bell = idem_bell_of(VARDATA_ANY(take->intents[0]), VARSIZE_ANY_EXHDR(take->intents[0]));
+	qsort(take->intents, n, sizeof(text *), compare_intents);
+	take->nintents = qunique(take->intents, n, sizeof(text *), compare_intents);
 }
 
 static Datum
@@ -509,7 +524,6 @@ take(FunctionCallInfo fcinfo, IdemCall call)
 	TimestampTz deadline;
 	int64		wait;
 	long		pause = FIRST_POLL;
-	uint32		bell;
 
 	intents_arg(fcinfo, &t);
 	idem_refuse_open_transaction(idem_arg_bool(fcinfo, 7, false));
@@ -522,6 +536,8 @@ take(FunctionCallInfo fcinfo, IdemCall call)
 	t.request.lease = idem_arg_lease(fcinfo, 2);
 	t.request.worker = idem_arg_label(fcinfo, 3);
 	t.scope = idem_arg_text(fcinfo, 4);
+	if (t.scope != NULL)
+		idem_check_scope(t.scope);
 	wait = idem_wait_arg(fcinfo, 5);
 	deadline = GetCurrentTimestamp() + wait;
 	idem_request_call_id(&t.request, fcinfo, 6);
@@ -529,19 +545,18 @@ take(FunctionCallInfo fcinfo, IdemCall call)
 	InitMaterializedSRF(fcinfo, 0);
 	t.desc = rsinfo->setDesc;
 	t.tuples = palloc(t.max * sizeof(HeapTuple));
-	bell = idem_bell_of(VARDATA_ANY(t.intents[0]), VARSIZE_ANY_EXHDR(t.intents[0]));
 	for (;;)
 	{
 		long		left;
 
 		if (wait > 0)
-			idem_bell_listen(bell);
+			idem_bell_listen(t.bell);
 		take_round(&t);
 		left = (deadline - GetCurrentTimestamp()) / 1000;
 		if (t.taken > 0 || left <= 0)
 			break;
 		/* leases end without a ring, and other intents have other bells */
-		idem_bell_await(bell, Min(left, pause), pause);
+		idem_bell_await(t.bell, Min(left, pause), pause);
 		pause = Min(pause * 2, LAST_POLL);
 	}
 	if (wait > 0)

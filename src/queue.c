@@ -30,6 +30,7 @@
 #include "compat.h"
 #include "queue.h"
 #include "access/table.h"
+#include "miscadmin.h"
 #include "table.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -102,6 +103,7 @@ next_entry(IdemQueueWalk *walk)
 {
 	while (index_getnext_slot(walk->scan, ForwardScanDirection, walk->slot))
 	{
+		CHECK_FOR_INTERRUPTS();
 		if (!TransactionIdIsValid(walk->dirty.xmin) && !TransactionIdIsValid(walk->dirty.xmax))
 			return true;
 	}

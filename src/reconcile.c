@@ -34,8 +34,6 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 
-#define MAX_REFERENCES 100000
-
 /*
  * $1 intent, $2 the statement's references, $3 since.  What the history tells
  * belongs to the generation in which it was told: a rerun is a second effect on
@@ -82,13 +80,8 @@ check_references(FunctionCallInfo fcinfo, int n)
 {
 	Datum	   *refs;
 	bool	   *nulls;
-	int			count = idem_arg_array(fcinfo, n, "external_refs", TEXTOID, -1, &refs, &nulls);
+	int			count = idem_arg_list(fcinfo, n, "external_refs", TEXTOID, IDEM_MAX_BATCH, &refs, &nulls);
 
-	if (count > MAX_REFERENCES)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("external_refs must hold at most %d references", MAX_REFERENCES),
-				 errhint("Compare the statement of a shorter time.")));
 	for (int i = 0; i < count; i++)
 	{
 		CHECK_FOR_INTERRUPTS();

@@ -389,7 +389,7 @@ idem_request_batch(FunctionCallInfo fcinfo, const IdemRequest *common,
 	bool	   *event_nulls = NULL;
 	int			n;
 
-	n = idem_arg_array(fcinfo, keys_arg, "keys", TEXTOID, -1, &keys, &key_nulls);
+	n = idem_arg_list(fcinfo, keys_arg, "keys", TEXTOID, IDEM_MAX_BATCH, &keys, &key_nulls);
 	idem_arg_array(fcinfo, params_arg, "params", JSONBOID, n, &params, &param_nulls);
 	idem_arg_array(fcinfo, drafts_arg, "drafts", JSONBOID, n, &drafts, &draft_nulls);
 	idem_arg_array(fcinfo, event_ids_arg, "event_ids", TEXTOID, n, &event_ids, &event_nulls);
@@ -402,6 +402,7 @@ idem_request_batch(FunctionCallInfo fcinfo, const IdemRequest *common,
 	{
 		IdemRequest *r = &batch->requests[i];
 
+		CHECK_FOR_INTERRUPTS();
 		*r = *common;
 		if (key_nulls[i])
 			ereport(ERROR,
@@ -431,6 +432,7 @@ idem_request_identify_batch(IdemBatchArgs *batch, const IdemRequest *common)
 	{
 		IdemRequest *r = &batch->requests[i];
 
+		CHECK_FOR_INTERRUPTS();
 		r->rule = common->rule;
 		r->paused = common->paused;
 		idem_request_identify(r);
@@ -515,6 +517,7 @@ compare_items(const void *a, const void *b)
 	const IdemBatchItem *y = b;
 	int			order = memcmp(&x->action_id, &y->action_id, sizeof(pg_uuid_t));
 
+	CHECK_FOR_INTERRUPTS();
 	return order != 0 ? order : x->position - y->position;
 }
 
@@ -531,7 +534,10 @@ idem_batch_return(FunctionCallInfo fcinfo, HeapTuple *tuples, int n)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 
 	for (int i = 0; i < n; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
 		tuplestore_puttuple(rsinfo->setResult, tuples[i]);
+	}
 	PG_RETURN_NULL();
 }
 

@@ -263,12 +263,13 @@ idem_import_actions(PG_FUNCTION_ARGS)
 
 	idem_request_intent(&common, IDEM_CALL_ENQUEUE, idem_required_text(fcinfo, 0, "intent"),
 						idem_required_text(fcinfo, 3, "scope"));
-	n = idem_arg_array(fcinfo, 1, "keys", TEXTOID, -1, &keys, &key_nulls);
+	n = idem_arg_list(fcinfo, 1, "keys", TEXTOID, IDEM_MAX_BATCH, &keys, &key_nulls);
 	idem_arg_array(fcinfo, 2, "external_refs", TEXTOID, n, &refs, &ref_nulls);
 	items = palloc(Max(n, 1) * sizeof(IdemBatchItem));
 	requests = palloc_extended(Max(n, 1) * sizeof(IdemRequest), MCXT_ALLOC_HUGE);
 	for (int i = 0; i < n; i++)
 	{
+		CHECK_FOR_INTERRUPTS();
 		if (key_nulls[i])
 			ereport(ERROR,
 					(errcode(ERRCODE_IDEM_INVALID_KEY),
@@ -297,6 +298,7 @@ idem_import_actions(PG_FUNCTION_ARGS)
 						idem_shown_text(common.intent))));
 	for (int i = 0; i < n; i++)
 	{
+		CHECK_FOR_INTERRUPTS();
 		requests[i].rule = common.rule;
 		idem_request_identify(&requests[i]);
 		items[i].action_id = requests[i].action_id;

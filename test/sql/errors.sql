@@ -300,3 +300,15 @@ SELECT accepted, state, note FROM idem.release_action(:'id', :'claim');
 
 -- nothing of all this has left a key or a value in the history
 SELECT count(*) FROM idem.history WHERE detail::text ~ 'example.org|secret|order 17';
+
+--
+-- Bounds of arrays, and names too long to be repeated
+--
+SELECT outcome FROM idem.take_actions(array_fill('errors'::text, '{1001}'));
+\echo :SQLSTATE
+SELECT outcome FROM idem.claim_actions('errors', array_fill('k'::text, '{100001}'));
+\echo :SQLSTATE
+SELECT outcome FROM idem.claim_action('k', repeat('i', 256));
+\echo :SQLSTATE
+SELECT idem.grant_access(current_user::regrole, repeat('level', 60000));
+\echo :SQLSTATE
