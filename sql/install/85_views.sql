@@ -280,3 +280,23 @@ AS 'MODULE_PATHNAME', 'idem_search_actions';
 
 COMMENT ON FUNCTION idem.search_actions(text, interval) IS
 'finds actions by an id, key, reference, event or source; operators also by a value in params';
+
+/*
+ * idem.history_horizon() returns timestamptz
+ *
+ * Up to when the history is whole: no line with an earlier time will be added any
+ * more.  For copying it elsewhere; ask in a statement of its own, before the one
+ * that reads.
+ *
+ * Result: not later than the start of the oldest transaction that has written to
+ * the ledger and is still open; null while that cannot be known, as a prepared
+ * transaction or a session with track_activities off has written to it.
+ * Errors: 55000, a standby.  Volatile.
+ */
+CREATE FUNCTION idem.history_horizon()
+RETURNS timestamptz
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_history_horizon';
+
+COMMENT ON FUNCTION idem.history_horizon() IS
+'up to when the history is whole; null while that cannot be known';

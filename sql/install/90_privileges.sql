@@ -76,6 +76,7 @@ WITH listed (levels, privilege, objects) AS (
 		FUNCTION idem.revoke_access}'),
 	/* what was done, without contents; the views call the functions */
 	('{operator,admin,analyst}', 'EXECUTE', '{
+		FUNCTION idem.history_horizon,
 		FUNCTION idem.sees_all,
 		FUNCTION idem.visible_actions,
 		FUNCTION idem.visible_history,
