@@ -85,7 +85,8 @@ typedef struct Confirmations
 {
 	/* ends of commits that the standbys had not confirmed; 0 only at start */
 	pg_atomic_uint64 unconfirmed[NUM_SYNC_REP_WAIT_MODE];
-	pg_atomic_uint64 prepared;	/* an XidRange that only grows */
+	pg_atomic_uint64 open_at_start; /* XidRanges that were or may be prepared, */
+	pg_atomic_uint64 prepared;	/* and from the first to the last since */
 	pg_atomic_uint64 committing[FLEXIBLE_ARRAY_MEMBER]; /* an XidRange for each
 														 * backend */
 } Confirmations;
@@ -108,6 +109,7 @@ idem_confirm_start(void *memory, bool fresh)
 		return;
 	for (int i = 0; i < NUM_SYNC_REP_WAIT_MODE; i++)
 		pg_atomic_init_u64(&shared->unconfirmed[i], 0);
+	pg_atomic_init_u64(&shared->open_at_start, 0);
 	pg_atomic_init_u64(&shared->prepared, 0);
 	for (int i = 0; i < MaxBackends; i++)
 		pg_atomic_init_u64(&shared->committing[i], 0);
@@ -134,19 +136,19 @@ raise_to(pg_atomic_uint64 *highest, uint64 value)
 }
 
 static void
-add_prepared(TransactionId from, TransactionId to)
+add_prepared(XidRange added)
 {
 	uint64		old = pg_atomic_read_u64(&shared->prepared);
 	XidRange	range;
 
 	do
 	{
-		range = XID_RANGE(from, to);
+		range = added;
 		if (old != 0)
 		{
-			if (TransactionIdPrecedes(RANGE_FROM(old), from))
+			if (TransactionIdPrecedes(RANGE_FROM(old), RANGE_FROM(range)))
 				range = XID_RANGE(RANGE_FROM(old), RANGE_TO(range));
-			if (TransactionIdFollows(RANGE_TO(old), to))
+			if (TransactionIdFollows(RANGE_TO(old), RANGE_TO(range)))
 				range = XID_RANGE(RANGE_FROM(range), RANGE_TO(old));
 		}
 		/* an older xmin than this is frozen */
@@ -155,7 +157,7 @@ add_prepared(TransactionId from, TransactionId to)
 	} while (!pg_atomic_compare_exchange_u64(&shared->prepared, &old, range));
 }
 
-/* after a start or a promotion; unconfirmed[0] is set last, as it says that this is done */
+/* once after a start or a promotion; unconfirmed[0] says that it is done */
 static void
 take_over(void)
 {
@@ -163,11 +165,23 @@ take_over(void)
 
 	if (pg_atomic_read_u64(&shared->unconfirmed[0]) != 0)
 		return;
-	if (max_prepared_xacts > 0)
-		add_prepared(GetOldestActiveTransactionId(false, true), ReadNextTransactionId());
-	end = GetFlushRecPtr(NULL);
-	for (int mode = NUM_SYNC_REP_WAIT_MODE - 1; mode >= 0; mode--)
-		raise_to(&shared->unconfirmed[mode], end);
+	LWLockAcquire(SyncRepLock, LW_EXCLUSIVE);
+	if (pg_atomic_read_u64(&shared->unconfirmed[0]) == 0)
+	{
+		if (max_prepared_xacts > 0)
+		{
+			TransactionId oldest = GetOldestActiveTransactionId(false, true);
+			TransactionId next = ReadNextTransactionId();
+
+			if (TransactionIdPrecedes(oldest, next))
+				pg_atomic_write_u64(&shared->open_at_start, XID_RANGE(oldest, next - 1));
+		}
+		/* read after the list: what has left it meanwhile lies before */
+		end = GetFlushRecPtr(NULL);
+		for (int mode = NUM_SYNC_REP_WAIT_MODE - 1; mode >= 0; mode--)
+			raise_to(&shared->unconfirmed[mode], end);
+	}
+	LWLockRelease(SyncRepLock);
 }
 
 static void
@@ -212,7 +226,7 @@ follow_commit(XactEvent event, void *arg)
 			(void) pg_atomic_exchange_u64(committing, own_xids());
 			return;
 		case XACT_EVENT_PRE_PREPARE:
-			add_prepared(RANGE_FROM(own_xids()), RANGE_TO(own_xids()));
+			add_prepared(own_xids());
 			return;
 		case XACT_EVENT_COMMIT:
 			record_commit(XactLastCommitEnd);
@@ -273,7 +287,8 @@ may_be_missing(TransactionId xmin)
 	if (shared == NULL)
 		return true;
 	pg_read_barrier();
-	if (in_range(pg_atomic_read_u64(&shared->prepared), xmin))
+	if (in_range(pg_atomic_read_u64(&shared->prepared), xmin) ||
+		in_range(pg_atomic_read_u64(&shared->open_at_start), xmin))
 		return true;
 	for (int i = 0; i < MaxBackends; i++)
 	{

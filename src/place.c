@@ -42,10 +42,10 @@
 #include "compat.h"
 #include "place.h"
 #include "access.h"
-#include "access/xact.h"
 #include "access/xlog.h"
 #include "arg.h"
 #include "catalog/pg_type.h"
+#include "confirm.h"
 #include "detail.h"
 #include "digest.h"
 #include "executor/spi.h"
@@ -165,8 +165,9 @@ change_place(const char *sql, int expected, const char *what, text *actor)
 		idem_detail_add_int(&detail, "timeline", current_timeline());
 		event.detail = idem_detail_end(&detail);
 		idem_ledger_append(&event);
-		ForceSyncCommit();
 	}
+	else
+		idem_confirm_all();
 }
 
 /* a repeat changes and records nothing, here and below */
