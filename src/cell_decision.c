@@ -297,6 +297,7 @@ idem_erase(IdemVerdict *v, const IdemRequest *r)
 	a->error = NULL;
 	a->purged = true;
 	v->erases = true;
+	v->note = "the contents are gone from the ledger; its WAL, backups made before and copies of its history keep them until they expire";
 	decided(v, r, "erased");
 }
 

@@ -217,6 +217,25 @@ tell_last_attempt(Story *story, const IdemAction *a, const List *history, Timest
 			 a->lease_until > now ? "ends" : "ended, and nobody has judged it yet");
 }
 
+/* those whose lease ended without a report, unless that says that they did nothing */
+static void
+tell_whom_to_stop(Story *story, const IdemAction *a, const List *history)
+{
+	ListCell   *lc;
+
+	foreach(lc, history)
+	{
+		IdemPast   *past = lfirst(lc);
+
+		if (past->generation != a->generation || strcmp(past->event, "expired") != 0 ||
+			idem_detail_bool(past->detail, "verifying") ||
+			(idem_detail_bool(past->detail, "marked") && !idem_detail_bool(past->detail, "begun")))
+			continue;
+		tell(story, "Before \"not_happened\": stop the worker of attempt %d%s; it may still act.",
+			 past->attempt, by_worker(past->worker));
+	}
+}
+
 static void
 tell_conclusion(Story *story, const IdemAction *a, const IdemRule *rule, const List *history,
 				TimestampTz now)
@@ -271,6 +290,7 @@ tell_conclusion(Story *story, const IdemAction *a, const IdemRule *rule, const L
 					 a->attempt > 1 ? "one of its attempts" : "its attempt");
 			tell(story, "Next: %s searches outside for %s, then calls resolve_action('%s', 'happened' or 'not_happened' or 'cancel', note, " INT64_FORMAT ").",
 				 rule->resolved_by, provider_key, id, a->revision);
+			tell_whom_to_stop(story, a, history);
 			break;
 		case IDEM_IN_PROGRESS:
 			tell(story, "Known: %s holds it%s.", text_or(a->worker, "a worker"),

@@ -158,7 +158,9 @@ COMMENT ON FUNCTION idem.rerun_action(uuid, text, bigint, jsonb, text) IS
 /*
  * idem.erase_action(action_id, reason, actor) returns idem.report
  *
- * Contents go everywhere, from the row and the history; the key still blocks.
+ * Contents go from the row and the history; the key still blocks.  WAL, archived
+ * or not, backups made before, and copies of the history keep them until they
+ * expire, and the files of the tables until VACUUM; the note says so.
  *
  *	reason	why
  *	actor	the person

@@ -85,12 +85,21 @@ SELECT a.action_id, a.scope, a.intent, a.key, a.source, a.event_id, a.reason,
 		format('SELECT idem.resolve_action(%L, ''happened'', ''how you know'', %s);', a.action_id, a.revision)
 	ELSE
 		format('SELECT idem.resolve_action(%L, ''happened'', ''how you know'', %s); or ''not_happened''; or ''cancel''.', a.action_id, a.revision)
+		|| coalesce(' Before ''not_happened'' stop ' || e.lapsed || ': it may still act.', '')
 	END
 	|| CASE WHEN a.event_id IS NULL THEN '' ELSE
 		format(' Then, if it was claimed and not enqueued, replay event %s%s.', a.event_id, coalesce(' of ' || a.source, '')) END AS advice
 FROM idem.idem_actions a
 	LEFT JOIN idem.idem_rules r ON r.intent = a.intent
-	LEFT JOIN LATERAL (SELECT max(at) AS at FROM idem.idem_events e WHERE e.action_id = a.action_id) e ON true
+	LEFT JOIN LATERAL (
+		SELECT max(e.at) AS at,
+			/* whose lease ended without a report, and who was not to call begin_effect first */
+			string_agg(DISTINCT coalesce('worker ' || to_json(e.worker)::text, 'the worker, which gave no name'), ' and ')
+				FILTER (WHERE e.event = 'expired' AND e.generation = a.generation
+					AND NOT coalesce((e.detail ->> 'verifying')::boolean, false)
+					AND (NOT coalesce((e.detail ->> 'marked')::boolean, false) OR (e.detail ->> 'begun')::boolean)) AS lapsed
+		FROM idem.idem_events e WHERE e.action_id = a.action_id
+	) e ON true
 WHERE a.state = 'needs_attention' OR a.reason = 'double_result';
 
 CREATE VIEW idem.all_stuck AS

@@ -69,7 +69,8 @@ TIME: attempt 1 was handed out (worker worker-1); it said that it acts.
 TIME: the lease of attempt 1 (worker worker-1) ended without a report; it had said that it acts.
 Known: nobody acts on it now; reason lease_expired.
 Not known: whether its attempt took effect.
-Next: the support lead searches outside for ID, then calls resolve_action(''ID'', ''happened'' or ''not_happened'' or ''cancel'', note, 3).', 'a restart right after the tool succeeded');
+Next: the support lead searches outside for ID, then calls resolve_action(''ID'', ''happened'' or ''not_happened'' or ''cancel'', note, 3).
+Before "not_happened": stop the worker of attempt 1 (worker worker-1); it may still act.', 'a restart right after the tool succeeded');
 
 -- whoever reads it has a time zone of their own, all times are in it
 SET TimeZone = 'Asia/Kathmandu';
