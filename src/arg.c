@@ -41,24 +41,26 @@ idem_arg_text(FunctionCallInfo fcinfo, int n)
 	return PG_ARGISNULL(n) ? NULL : PG_GETARG_TEXT_PP(n);
 }
 
-/* likewise where it is blank */
+/* NULL where the text is blank */
+text *
+idem_text_given(text *value)
+{
+	return idem_is_blank(value) ? NULL : value;
+}
+
+/* a reference to the outside, or NULL where it is blank */
 text *
 idem_arg_reference(FunctionCallInfo fcinfo, int n)
 {
-	return PG_ARGISNULL(n) ? NULL : idem_reference_given(PG_GETARG_TEXT_PP(n));
+	return PG_ARGISNULL(n) ? NULL : idem_text_given(PG_GETARG_TEXT_PP(n));
 }
 
-text *
-idem_reference_given(text *reference)
-{
-	return idem_is_blank(reference) ? NULL : reference;
-}
-
-/* a text that only describes: cut at IDEM_MAX_LABEL */
+/* a text that only describes: cut at IDEM_MAX_LABEL, NULL where it is blank */
 text *
 idem_arg_label(FunctionCallInfo fcinfo, int n)
 {
-	return PG_ARGISNULL(n) ? NULL : idem_text_cut(PG_GETARG_TEXT_PP(n), IDEM_MAX_LABEL);
+	return PG_ARGISNULL(n) ? NULL :
+		idem_text_given(idem_text_cut(PG_GETARG_TEXT_PP(n), IDEM_MAX_LABEL));
 }
 
 /* a label that a person has to give: not null, and not blank */
@@ -67,10 +69,10 @@ idem_arg_sentence(FunctionCallInfo fcinfo, int n, const char *name, const char *
 {
 	text	   *sentence = idem_arg_label(fcinfo, n);
 
-	if (sentence == NULL || idem_is_blank(sentence))
+	if (sentence == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s must not be %s", name, sentence == NULL ? "null" : "empty"),
+				 errmsg("%s must not be %s", name, PG_ARGISNULL(n) ? "null" : "empty"),
 				 errhint("%s", hint)));
 	return sentence;
 }

@@ -24,7 +24,7 @@
 
 extern text *idem_arg_text(FunctionCallInfo fcinfo, int n);
 extern text *idem_arg_reference(FunctionCallInfo fcinfo, int n);
-extern text *idem_reference_given(text *reference);
+extern text *idem_text_given(text *value);
 extern text *idem_arg_label(FunctionCallInfo fcinfo, int n);
 extern text *idem_arg_sentence(FunctionCallInfo fcinfo, int n, const char *name, const char *hint);
 extern Jsonb *idem_arg_content(FunctionCallInfo fcinfo, int n, const char *name);

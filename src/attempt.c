@@ -326,7 +326,7 @@ idem_complete_actions(PG_FUNCTION_ARGS)
 		idem_row_next(&memory);
 		idem_request_success(&r,
 							 refs == NULL || ref_nulls[at] ? NULL :
-							 idem_reference_given(DatumGetTextPP(refs[at])),
+							 idem_text_given(DatumGetTextPP(refs[at])),
 							 results == NULL || result_nulls[at] ? NULL :
 							 idem_content_given(DatumGetJsonbP(results[at])));
 		if (idem_apply(ledger, &items[i].action_id, &r, &v))

@@ -419,7 +419,7 @@ idem_request_batch(FunctionCallInfo fcinfo, const IdemRequest *common,
 		if (r->draft != NULL)
 			idem_content_check(r->draft, "draft");
 		if (event_ids != NULL && !event_nulls[i])
-			r->event_id = idem_text_cut(DatumGetTextPP(event_ids[i]), IDEM_MAX_LABEL);
+			r->event_id = idem_text_given(idem_text_cut(DatumGetTextPP(event_ids[i]), IDEM_MAX_LABEL));
 		idem_request_check_call_id(r);
 	}
 }

@@ -279,7 +279,7 @@ idem_import_actions(PG_FUNCTION_ARGS)
 		idem_request_key(&requests[i], DatumGetTextPP(keys[i]));
 		if (refs != NULL && !ref_nulls[i])
 		{
-			requests[i].external_ref = idem_reference_given(DatumGetTextPP(refs[i]));
+			requests[i].external_ref = idem_text_given(DatumGetTextPP(refs[i]));
 			if (requests[i].external_ref != NULL &&
 				VARSIZE_ANY_EXHDR(requests[i].external_ref) > IDEM_MAX_EXTERNAL_REF)
 				ereport(ERROR,

@@ -104,6 +104,7 @@ static const IdemRule defaults = {
 	.rerun_by = "resolver",
 };
 
+#define MAX_FIELDS 100			/* confidential ones of a rule */
 #define INTENT_SIZE 260			/* IDEM_MAX_INTENT and its end, rounded up */
 
 typedef struct RuleEntry
@@ -201,10 +202,12 @@ set_fields(IdemRule *rule, Datum fields)
 	deconstruct_array(DatumGetArrayTypeP(fields), TEXTOID, -1, false, TYPALIGN_INT,
 					  &values, &nulls, &n);
 	initStringInfo(&names);
+	if (n > MAX_FIELDS)
+		bad_setting("confidential_fields", psprintf("at most %d paths", MAX_FIELDS));
 	for (int i = 0; i < n; i++)
 	{
 		char	   *name = nulls[i] ? NULL : TextDatumGetCString(values[i]);
-		List	   *path = name == NULL ? NIL : idem_field_path(name);
+		List	   *path = name == NULL || strlen(name) > IDEM_MAX_LABEL ? NIL : idem_field_path(name);
 
 		if (path == NIL)
 			bad_setting("confidential_fields", "paths like customer.phone or items[].name");
@@ -523,6 +526,8 @@ sentence_arg(FunctionCallInfo fcinfo, int n, const char *name, const char *other
 	}
 	if (idem_is_blank(PG_GETARG_TEXT_PP(n)))
 		bad_setting(name, "a sentence that a colleague understands, not blank");
+	if (VARSIZE_ANY_EXHDR(PG_GETARG_TEXT_PP(n)) > IDEM_MAX_LABEL)
+		bad_setting(name, "a sentence of at most 1 kB");
 	return text_to_cstring(PG_GETARG_TEXT_PP(n));
 }
 

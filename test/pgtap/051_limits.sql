@@ -170,7 +170,7 @@ SELECT is((worker, source, event_id)::text, ROW ('w' || repeat('ü', 511), 's' |
 FROM idem.claim_action('l 2', 'step', worker => 'w' || repeat('ü', 600), source => 's' || repeat('ü', 600), event_id => 'e' || repeat('ü', 600));
 SELECT is((octet_length(worker), octet_length(source), octet_length(event_id))::text, '(1024,1024,1024)', 'in a batch likewise')
 FROM idem.claim_actions('step', '{l 3}', worker => repeat('w', 5000), source => repeat('s', 5000), event_ids => ARRAY[repeat('e', 5000)]);
-SELECT is((worker, source, event_id)::text, '("","","")', 'an empty one is kept as it is') FROM idem.claim_action('l 4', 'step', worker => '', source => '', event_id => '');
+SELECT is((worker, source, event_id)::text, '(,,)', 'an empty one is none') FROM idem.claim_action('l 4', 'step', worker => '', source => '', event_id => '');
 SELECT r.state FROM a('l 1') AS a, idem.release_action(a.action_id, a.claim_id, repeat('r', 5000)) AS r \g /dev/null
 SELECT is(octet_length(detail->>'reason'), 1024, 'the reason of a release is cut at 1 kB') FROM idem.idem_events WHERE action_id = (a('l 1')).action_id;
 

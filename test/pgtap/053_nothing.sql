@@ -9,7 +9,7 @@
 -- no message repeats what is long.  Content that could not go out again does
 -- not come in.
 --
-SELECT plan(104);
+SELECT plan(109);
 
 CREATE SCHEMA t;
 SET search_path = t, public;
@@ -58,6 +58,12 @@ SELECT is((SELECT accepted FROM idem.resolve_action((a('resolved')).action_id, '
 SELECT is(((a('resolved')).external_ref, (a('resolved')).result)::text, '(,)', 'which is none');
 SELECT is(idem.import_actions('step', '{old 1,old 2}', ARRAY[' ', 'r']), 2::bigint, 'imported with a blank reference');
 SELECT is((SELECT array_agg(external_ref ORDER BY key) FROM idem.actions WHERE key LIKE 'old _'), '{NULL,r}'::text[], 'which is none');
+
+SELECT is((worker, source, event_id)::text, '(,,)', 'nor is a blank label one') FROM idem.claim_action('labels', 'step', worker => ' ', source => '', event_id => U&'\00A0');
+SELECT is((SELECT event_id FROM idem.claim_actions('step', '{labels 2}', event_ids => '{" "}')), NULL, 'in a batch');
+SELECT throws_ok($$SELECT idem.define_rule('x', repeat('u', 1025), 'r')$$, '22023', NULL, 'a sentence of a rule is bounded');
+SELECT throws_ok($$SELECT idem.define_rule('x', 'u', 'r', confidential_fields => array_fill('a'::text, '{101}'))$$, '22023', NULL, 'so are its confidential fields');
+SELECT throws_ok($$SELECT idem.define_rule('x', 'u', 'r', confidential_fields => ARRAY[repeat('a.', 1000) || 'b'])$$, '22023', NULL, 'and the length of a path');
 
 --
 -- JSON null

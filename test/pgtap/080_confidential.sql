@@ -2,7 +2,7 @@
 -- What becomes of confidential keys and fields in the life of a row: batches,
 -- purge, rerun, erase and forgetting, also under an older secret.
 --
-SELECT plan(38);
+SELECT plan(40);
 
 CREATE SCHEMA t;
 SET search_path = t, public;
@@ -18,6 +18,7 @@ FROM generate_series(1, 100) \gexec
 SELECT idem.use_secret('p1') \g /dev/null
 SELECT idem.define_rule('both', 'event', 'the team', confidential_key => true, confidential_fields => '{to}', on_uncertain => 'repeat', rerun_by => 'worker'),
 	idem.define_rule('fields', 'event', 'the team', confidential_fields => '{to}', on_uncertain => 'repeat', rerun_by => 'worker'),
+	idem.define_rule('grown', 'event', 'the team', confidential_fields => '{items[].n}'),
 	idem.define_rule('plain', 'event', 'the team') \g /dev/null
 
 /* everything that the ledger has about an action */
@@ -28,6 +29,13 @@ CREATE FUNCTION kept(wanted uuid) RETURNS text LANGUAGE sql AS $$
 $$;
 CREATE FUNCTION secret_of(wanted uuid) RETURNS text LANGUAGE sql AS
 	'SELECT concat(secret_id, '' '', params -> ''to'' ->> ''secret'') FROM idem.idem_actions WHERE action_id = wanted';
+
+-- a digest is longer than what it stands for: what is stored is bounded
+SET idem_action.max_content = 1024;
+SELECT throws_ok($$SELECT idem.claim_action('grown', 'grown', (SELECT jsonb_build_object('items', jsonb_agg('{"n": 1}'::jsonb)) FROM generate_series(1, 20)), in_transaction => true)$$,
+	'IA010', 'params with concealed fields is too large', 'params that grow by being concealed');
+RESET idem_action.max_content;
+SELECT is((SELECT count(*) FROM idem.idem_actions WHERE intent = 'grown'), 0::bigint, 'are not stored');
 
 -- single and batch make the same row
 SELECT action_id AS one FROM idem.claim_action('one', 'both', '{"to": "+4930V", "n": 1}') \gset

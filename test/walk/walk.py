@@ -548,6 +548,10 @@ class Walk:
             if abs(found[0] - left) > 2:
                 self.differ("seconds left", left, found[0], ident)
 
+    def spelled(self, ref):
+        """A blank reference says what none does."""
+        return self.random.choice([None, "", " ", "\u00a0"]) if ref is None else ref
+
     def complete(self, ident, claim_id=None, ref=ANY):
         claim_id = claim_id or self.pick_claim(ident)
         ref = self.random.choice(REFS) if ref is ANY else ref
@@ -556,11 +560,11 @@ class Walk:
         now = time.time()
         if batch:
             text = call("complete_actions", action_ids=[self.ids[ident]], claim_ids=[claim_id],
-                        external_refs=[ref])
+                        external_refs=[self.spelled(ref)])
             text = text.replace("[NULL]", "[NULL]::text[]")
         else:
             text = call("complete_action", action_id=self.ids[ident], claim_id=claim_id,
-                        external_ref=ref, result='{"ok": true}')
+                        external_ref=self.spelled(ref), result='{"ok": true}')
         state, found = self.do(text, [ident])
         want = self.model.complete(ident, now, claim_id, ref)
         self.compare(now, [ident], want)
@@ -596,7 +600,7 @@ class Walk:
         self.settle([ident])
         now = time.time()
         state, answer = self.do(call("verify_action", action_id=self.ids[ident], claim_id=claim_id,
-                                     found=found, external_ref=ref), [ident])
+                                     found=found, external_ref=self.spelled(ref)), [ident])
         want = self.model.verify(ident, now, claim_id, found, ref)
         self.compare(now, [ident], want)
         want.finds = True
@@ -625,7 +629,7 @@ class Walk:
         ref = self.random.choice(REFS) if decision == "happened" else None
         revision = revision or self.pick_revision(ident, False)
         self.decide(ident, call("resolve_action", action_id=self.ids[ident], decision=decision,
-                                note="the walk looked", revision=revision, external_ref=ref),
+                                note="the walk looked", revision=revision, external_ref=self.spelled(ref)),
                     lambda now: self.model.resolve(ident, now, decision, "postgres", revision, ref))
 
     def rerun(self, ident):
