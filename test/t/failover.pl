@@ -20,6 +20,7 @@ use strict;
 use warnings;
 
 use IdemAction;
+use IPC::Run;
 use Test::More;
 
 my $promotions = $ENV{IDEM_PROMOTIONS} // 3;
@@ -221,6 +222,36 @@ is(told($primary->call_sql('claim_action', key => 'prepared', intent => 'act', c
 	'57014', 'a repeat of what was prepared waits, too');
 is(told($primary->call_sql('claim_action', key => 'nested', intent => 'act', call_id => '00000000-0000-4000-8000-00000000000b')),
 	'57014', '... also of what was prepared in a savepoint');
+
+# A commit is visible a moment before the backend can say that it is not
+# confirmed: stop one in between.
+SKIP:
+{
+	my $call = $primary->call_sql('claim_action', key => 'between', intent => 'act', call_id => '00000000-0000-4000-8000-00000000000e');
+	my $printed = '';
+	my $gdb = eval {
+		IPC::Run::start(
+			[
+				'gdb', '-nx', '-batch', '-p', $lower->{backend},
+				map { ('-ex', $_) } 'handle SIGUSR1 nostop noprint pass', 'break *follow_commit', 'shell echo attached',
+				'continue', 'continue', "shell kill -STOP $lower->{backend} && echo stopped", 'detach'
+			],
+			'<', \undef, '>&', \$printed, IPC::Run::timeout(60));
+	} or skip 'no gdb', 3;
+
+	$gdb->pump until $printed =~ /attached|ptrace|not permitted/ || !$gdb->pumpable;
+	if ($printed !~ /attached/ || $printed =~ /ptrace|not permitted/)
+	{
+		$gdb->kill_kill;
+		skip 'gdb may not stop a backend', 3;
+	}
+	$primary->send($lower, $call);
+	$gdb->finish;
+	like($printed, qr/stopped/, 'a backend is stopped after its commit is visible');
+	is(told($call), '57014', 'a repeat waits for what the backend has not recorded');
+	kill 'CONT', $lower->{backend};
+	like($lower->query(''), qr/"granted":true/, 'which goes on afterwards');
+}
 kill 'CONT', $receiver;
 $_->quit foreach $waiter, $lower, $preparer;
 
