@@ -35,6 +35,7 @@
 #include "rule.h"
 #include "settings.h"
 #include "utils/builtins.h"
+#include "visible.h"
 
 PG_FUNCTION_INFO_V1(idem_pause_intent);
 PG_FUNCTION_INFO_V1(idem_resume_intent);

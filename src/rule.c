@@ -39,7 +39,6 @@
 #include "key.h"
 #include "ledger.h"
 #include "miscadmin.h"
-#include "settings.h"
 #include "table.h"
 #include "utils/acl.h"
 #include "utils/array.h"
@@ -121,7 +120,6 @@ static Oid	cache_relid = InvalidOid;
 PG_FUNCTION_INFO_V1(idem_define_rule);
 PG_FUNCTION_INFO_V1(idem_drop_rule);
 PG_FUNCTION_INFO_V1(idem_describe_rule);
-PG_FUNCTION_INFO_V1(idem_may_see);
 PG_FUNCTION_INFO_V1(idem_settings_changed);
 
 static void
@@ -383,54 +381,9 @@ idem_rule_shows(const IdemRule *rule)
 	return idem_rule_lets_see(rule, GetUserId());
 }
 
-static bool
-is_admin(Oid user)
-{
-	return idem_may_execute(user, "define_rule");
-}
-
-/*
- * The history of an intent outlives its rule.  Where a dropped rule named
- * roles, what is left of the intent is for administrators.
- */
-static bool
-sees_without_rule(text *intent, Oid user)
-{
-	ListCell   *lc;
-
-	foreach(lc, idem_settings()->restricted)
-	{
-		if (idem_text_equal(lfirst(lc), intent))
-			return is_admin(user);
-	}
-	return true;
-}
-
-/*
- * idem.may_see(intent, role): what the views are filtered by.  What belongs to
- * no intent is for everybody.
- */
-Datum
-idem_may_see(PG_FUNCTION_ARGS)
-{
-	Oid			role = PG_ARGISNULL(1) ? GetUserId() : PG_GETARG_OID(1);
-	text	   *intent;
-	const IdemRule *rule;
-
-	if (PG_ARGISNULL(0))
-		PG_RETURN_BOOL(true);
-	intent = PG_GETARG_TEXT_PP(0);
-	if (VARSIZE_ANY_EXHDR(intent) == 0)
-		PG_RETURN_BOOL(true);
-	idem_check_intent(intent);
-	rule = idem_rule_of(VARDATA_ANY(intent), VARSIZE_ANY_EXHDR(intent), false);
-	PG_RETURN_BOOL(rule->intent == NULL ? sees_without_rule(intent, role) :
-				   idem_rule_lets_see(rule, role));
-}
-
 /* the intents that have a rule */
-static List *
-intents_with_rules(void)
+List *
+idem_intents_with_rules(void)
 {
 	Relation	rel = idem_relation_open("idem_rules", RULE_NCOLS, AccessShareLock);
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
@@ -448,40 +401,6 @@ intents_with_rules(void)
 	UnregisterSnapshot(snapshot);
 	table_close(rel, AccessShareLock);
 	return intents;
-}
-
-/* whether what the caller may do by one rule, it may do by all of them */
-static bool
-all_rules_let(bool (*let) (const IdemRule *rule))
-{
-	ListCell   *lc;
-
-	foreach(lc, intents_with_rules())
-	{
-		text	   *intent = lfirst(lc);
-
-		if (!let(idem_rule_of(VARDATA_ANY(intent), VARSIZE_ANY_EXHDR(intent), false)))
-			return false;
-	}
-	return true;
-}
-
-/* may the caller see every intent, those of dropped rules included? */
-bool
-idem_sees_every_intent(void)
-{
-	if (idem_is_owner(GetUserId()))
-		return true;
-	return (idem_settings()->restricted == NIL || is_admin(GetUserId())) &&
-		all_rules_let(idem_rule_shows);
-}
-
-/* may the caller decide about every intent?  Administrators make the rules. */
-bool
-idem_decides_on_every_intent(void)
-{
-	return is_admin(GetUserId()) ||
-		(idem_is_operator(GetUserId()) && all_rules_let(idem_rule_lets_decide));
 }
 
 /*

@@ -60,8 +60,7 @@ extern bool idem_rule_lets_act(const IdemRule *rule);
 extern bool idem_rule_lets_decide(const IdemRule *rule);
 extern bool idem_rule_lets_see(const IdemRule *rule, Oid user);
 extern bool idem_rule_shows(const IdemRule *rule);
-extern bool idem_sees_every_intent(void);
-extern bool idem_decides_on_every_intent(void);
+extern List *idem_intents_with_rules(void);
 extern void idem_rule_start_retention(const IdemRule *rule, IdemAction *action);
 
 #endif							/* IDEM_RULE_H */

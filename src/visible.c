@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * visible.c
- *	  What the views show to a caller who may not see every intent.
+ *	  Which intents a caller may see, and what the views show.
  *
  * A condition in the WHERE clause of a view hides rows from its result, not
  * from EXPLAIN: the planner pushes the caller's own conditions below it, and
@@ -30,22 +30,98 @@
 #include "postgres.h"
 
 #include "compat.h"
+#include "visible.h"
 #include "access.h"
 #include "catalog/pg_type.h"
 #include "funcapi.h"
+#include "key.h"
 #include "miscadmin.h"
 #include "rule.h"
+#include "settings.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 
+PG_FUNCTION_INFO_V1(idem_may_see);
 PG_FUNCTION_INFO_V1(idem_sees_all);
 PG_FUNCTION_INFO_V1(idem_visible_rows);
 
-/* idem.sees_all(): whether no intent is hidden from the caller */
+static bool
+is_admin(Oid user)
+{
+	return idem_may_execute(user, "define_rule");
+}
+
+/*
+ * The history of an intent outlives its rule.  Where a dropped rule named
+ * roles, what is left of the intent is for administrators.
+ */
+static bool
+sees_without_rule(text *intent, Oid user)
+{
+	ListCell   *lc;
+
+	foreach(lc, idem_settings()->restricted)
+	{
+		if (idem_text_equal(lfirst(lc), intent))
+			return is_admin(user);
+	}
+	return true;
+}
+
+/*
+ * idem.may_see(intent, role): what the views are filtered by.  What belongs to
+ * no intent is for everybody.
+ */
+Datum
+idem_may_see(PG_FUNCTION_ARGS)
+{
+	Oid			role = PG_ARGISNULL(1) ? GetUserId() : PG_GETARG_OID(1);
+	text	   *intent;
+	const IdemRule *rule;
+
+	if (PG_ARGISNULL(0))
+		PG_RETURN_BOOL(true);
+	intent = PG_GETARG_TEXT_PP(0);
+	if (VARSIZE_ANY_EXHDR(intent) == 0)
+		PG_RETURN_BOOL(true);
+	idem_check_intent(intent);
+	rule = idem_rule_of(VARDATA_ANY(intent), VARSIZE_ANY_EXHDR(intent), false);
+	PG_RETURN_BOOL(rule->intent == NULL ? sees_without_rule(intent, role) :
+				   idem_rule_lets_see(rule, role));
+}
+
+/* whether what the caller may do by one rule, it may do by all of them */
+static bool
+all_rules_let(bool (*let) (const IdemRule *rule))
+{
+	ListCell   *lc;
+
+	foreach(lc, idem_intents_with_rules())
+	{
+		text	   *intent = lfirst(lc);
+
+		if (!let(idem_rule_of(VARDATA_ANY(intent), VARSIZE_ANY_EXHDR(intent), false)))
+			return false;
+	}
+	return true;
+}
+
+/* may the caller decide about every intent?  Administrators make the rules. */
+bool
+idem_decides_on_every_intent(void)
+{
+	return is_admin(GetUserId()) ||
+		(idem_is_operator(GetUserId()) && all_rules_let(idem_rule_lets_decide));
+}
+
+/* idem.sees_all(): whether no intent is hidden, those of dropped rules included */
 Datum
 idem_sees_all(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_BOOL(idem_sees_every_intent());
+	if (idem_is_owner(GetUserId()))
+		PG_RETURN_BOOL(true);
+	PG_RETURN_BOOL((idem_settings()->restricted == NIL || is_admin(GetUserId())) &&
+				   all_rules_let(idem_rule_shows));
 }
 
 /* the view whose rows the function returns: that of its result type */

@@ -81,6 +81,7 @@ INSERT INTO calls VALUES
 	('explain_action', 'see', 'idem.explain_action(%1$L)'),
 	('describe_rule', 'see', 'idem.describe_rule(%3$L)'),
 	('find_action', 'see', 'idem.find_action(%5$L, %3$L)'),
+	('reconcile', 'see', 'idem.reconcile(%3$L, ''{ref}'', ''-infinity'')'),
 	('search_actions', 'see', 'idem.search_actions(%1$L)');
 
 CREATE TABLE made (form text, state text, action_id uuid, claim_id uuid, revision bigint);

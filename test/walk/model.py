@@ -273,13 +273,15 @@ class Model:
             return Answer("awaiting_approval", writes=False)
         return Answer(a.state, writes=False)
 
-    def take(self, idents, now, limit, search, lease=None, worker=None, call_id=None):
+    def take(self, idents, now, limit, search, lease=None, worker=None, call_id=None,
+             intents=(), scope=None):
         """idents: the due entries in the order of their hand-out.  Returns those
         handed out, as (ident, answer)."""
         if call_id is not None:
             # one whose contents are gone is not in the queue: only a claim has got it
             held = [i for i, a in self.actions.items()
                     if a.call_id == call_id and a.worker == worker
+                    and i[0] in intents and scope in (None, i[2])
                     and a.state == "in_progress" and a.lease_until > now and not a.purged]
             if held:
                 return [(i, Answer("verify" if self.actions[i].verifying else "claimed",

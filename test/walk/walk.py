@@ -488,7 +488,8 @@ class Walk:
                     lease=seconds(lease), worker=worker, scope=ANY if scope is None else scope,
                     call_id=call_id)
         state, found = self.do(text, every)
-        wants = self.model.take([i for _, _, i in due], now, limit, search, lease, worker, call_id)
+        wants = self.model.take([i for _, _, i in due], now, limit, search, lease, worker, call_id,
+                                intents, scope)
         if state != "00000":
             self.differ("error of a take", None, state)
         got = [self.ident_of[f["action_id"]] for f in found]
