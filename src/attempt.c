@@ -60,6 +60,8 @@ static const struct
 	"Do not act. If the action has taken effect already, report it by complete_action."},
 	[IDEM_PROBLEM_SEARCHING] = {ERRCODE_IDEM_CLAIM_LOST, "this claim was handed out to search, not to act",
 	"Do not act. Search outside for the provider key, then call verify_action."},
+	[IDEM_PROBLEM_WINDOW] = {ERRCODE_IDEM_CLAIM_LOST, "the provider window is over",
+	"Do not act. If the action has taken effect already, report it by complete_action."},
 	[IDEM_PROBLEM_CANCEL] = {ERRCODE_IDEM_CANCEL_REQUESTED, "a cancel was requested",
 	"Do not act. Call release_action, or after begin_effect fail_action with effect none."},
 	[IDEM_PROBLEM_PAUSED] = {ERRCODE_IDEM_CANCEL_REQUESTED, "the intent is paused",

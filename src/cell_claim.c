@@ -129,8 +129,13 @@ idem_extend(IdemVerdict *v, const IdemRequest *r)
 {
 	if (!still_holds(v, r))
 		return;
+	if (idem_window_end(&v->after, r) <= r->now)
+	{
+		v->problem = IDEM_PROBLEM_WINDOW;
+		return;
+	}
 	/* never shorter: the holder may rely on what it was told before */
-	idem_lease_to(v, Max(v->after.lease_until, r->now + idem_lease_of(r)));
+	idem_lease_to(v, Max(v->after.lease_until, idem_lease_end(&v->after, r)));
 	v->changes = true;
 }
 
@@ -143,6 +148,8 @@ idem_begin(IdemVerdict *v, const IdemRequest *r)
 		return;
 	if (a->verifying)
 		v->problem = IDEM_PROBLEM_SEARCHING;
+	else if (r->lease > 0 && idem_window_end(a, r) <= r->now)
+		v->problem = IDEM_PROBLEM_WINDOW;
 	else if (a->lease_until <= r->now && r->lease == 0)
 		v->problem = IDEM_PROBLEM_LOST;
 	if (v->problem != IDEM_NO_PROBLEM)
@@ -158,9 +165,9 @@ idem_begin(IdemVerdict *v, const IdemRequest *r)
 		a->approved = false;
 		v->changes = true;
 	}
-	if (r->lease > 0 && r->now + r->lease > a->lease_until)
+	if (r->lease > 0 && idem_lease_end(a, r) > a->lease_until)
 	{
-		idem_lease_to(v, r->now + r->lease);
+		idem_lease_to(v, idem_lease_end(a, r));
 		v->changes = true;
 	}
 	if (!a->begun)

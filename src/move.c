@@ -95,6 +95,29 @@ idem_lease_of(const IdemRequest *r)
 	return r->lease > 0 ? r->lease : r->rule->lease;
 }
 
+/*
+ * The last moment at which the holder may act under "retry": after it the
+ * provider may have forgotten our key.  It binds no claim that was handed out
+ * after it, which is done only where the earlier ones surely did nothing.
+ */
+TimestampTz
+idem_window_end(const IdemAction *a, const IdemRequest *r)
+{
+	TimestampTz end;
+
+	if (r->rule->on_uncertain != IDEM_RETRY)
+		return DT_NOEND;
+	end = a->first_claimed_at + r->rule->provider_window;
+	return !a->uncertain_before && a->claimed_at >= end ? DT_NOEND : end;
+}
+
+/* where a lease renewed now ends */
+TimestampTz
+idem_lease_end(const IdemAction *a, const IdemRequest *r)
+{
+	return Min(r->now + idem_lease_of(r), idem_window_end(a, r));
+}
+
 /* whether the request names its delivery, and it is not the row's first arrival */
 static bool
 came_again(const IdemAction *a, const IdemRequest *r)

@@ -120,6 +120,7 @@ typedef enum IdemProblem
 	IDEM_NO_PROBLEM,
 	IDEM_PROBLEM_LOST,
 	IDEM_PROBLEM_SEARCHING,		/* the claim may search, not act */
+	IDEM_PROBLEM_WINDOW,		/* the provider window is over */
 	IDEM_PROBLEM_CANCEL,
 	IDEM_PROBLEM_PAUSED,
 	IDEM_PROBLEM_NOT_APPROVED,	/* the draft is not the approved one */

@@ -45,6 +45,8 @@ extern void idem_to_pending(IdemAction *a, TimestampTz due_at);
 extern void idem_to_attention(IdemAction *a, const char *reason);
 extern void idem_to_final(IdemAction *a, IdemState state, const IdemRequest *r);
 extern int64 idem_lease_of(const IdemRequest *r);
+extern TimestampTz idem_window_end(const IdemAction *a, const IdemRequest *r);
+extern TimestampTz idem_lease_end(const IdemAction *a, const IdemRequest *r);
 extern void idem_lease_to(IdemVerdict *v, TimestampTz until);
 extern void idem_hand_out(IdemVerdict *v, const IdemRequest *r, bool verifying);
 extern void idem_end_claim(IdemAction *a, const char *how);

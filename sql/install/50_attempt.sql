@@ -10,10 +10,12 @@
  *
  *	action_id, claim_id	as the claim was answered
  *	draft				the draft about to be used, stored; null leaves it
- *	lease				renews the lease; null leaves it as it is
+ *	lease				renews the lease, at most to the end of the rule's
+ *						provider_window; null leaves it as it is
  *
  * Result: seconds of lease left.
- * Errors: IA002, the claim is lost, or may only search: do not act; IA004, a
+ * Errors: IA002, the claim is lost, or may only search, or its provider_window
+ * is over: do not act; IA004, a
  * cancel was requested or the intent is paused: release it; IA008, the draft is
  * not the approved one; IA010, the draft is too large; IA016, no such action;
  * 25001, an open transaction; 25006; 40001; 22023.
@@ -35,14 +37,15 @@ COMMENT ON FUNCTION idem.begin_effect(uuid, uuid, jsonb, interval) IS
 /*
  * idem.extend_claim(action_id, claim_id, lease) returns double precision
  *
- * Heartbeat: the lease runs anew from this call, never shorter than before.
+ * Heartbeat: the lease runs anew from this call, never shorter than before, and
+ * under on_uncertain retry no longer than the first claim plus provider_window.
  *
  *	action_id, claim_id	as the claim was answered
  *	lease				null takes the rule's
  *
  * Result: seconds of lease left.
- * Errors: IA002, the claim is lost; IA004, a cancel was requested or the intent
- * is paused; IA016, no such action; 25006; 40001; 22023.
+ * Errors: IA002, the claim is lost, or its provider_window is over; IA004, a
+ * cancel was requested or the intent is paused; IA016, no such action; 25006; 40001; 22023.
  * Volatile.
  */
 CREATE FUNCTION idem.extend_claim(

@@ -145,7 +145,7 @@ BEGIN
 END
 $$;
 
-SELECT plan((SELECT count(*) FROM attempt)::int + 54);
+SELECT plan((SELECT count(*) FROM attempt)::int + 63);
 
 SELECT is(seen(a), wanted(a), concat_ws(', ', on_uncertain, effect, CASE WHEN uncertain_before THEN 'uncertain before' END,
 	CASE WHEN cancel_requested THEN 'cancel requested' END, 'lost ' || lost, CASE WHEN window_over THEN 'window over' END, lease) || ': ' || what)
@@ -212,6 +212,40 @@ SELECT is((SELECT outcome || ' ' || reason FROM idem.claim_actions('asked', '{3}
 -- the window counts from the first claim of the generation, not from a later one
 SELECT is((SELECT first_claimed_at < claimed_at - interval '29 min' FROM idem.idem_actions WHERE intent = 'asked' AND key = '1'), true,
 	'A38: the window counts from the first claim');
+
+--
+-- The window bounds every call that renews a lease, not the hand-out only
+--
+SELECT idem.define_rule('bounded', 'event', 'the team', on_uncertain => 'retry', provider_window => '3 s', lease => '1 s', retry_delay => '0') <> '' AS defined \g /dev/null
+CREATE FUNCTION second_attempt(key text) RETURNS TABLE (id uuid, claim uuid) LANGUAGE plpgsql AS $$
+DECLARE
+	c	idem.claim := idem.claim_action(key, 'bounded');
+BEGIN
+	PERFORM idem.fail_action(c.action_id, c.claim_id, 'timeout', retry_after => '0');
+	c := idem.claim_action(key, 'bounded');
+	ASSERT c.granted AND c.attempt = 2;
+	RETURN QUERY SELECT c.action_id, c.claim_id;
+END
+$$;
+CREATE FUNCTION ends_with_window(id uuid) RETURNS boolean LANGUAGE sql AS $$
+	SELECT lease_until = first_claimed_at + interval '3 s' FROM idem.idem_actions WHERE action_id = $1
+$$;
+SELECT * FROM second_attempt('begin') \gset
+SELECT is(idem.begin_effect(:'id', :'claim', lease => '1 h') BETWEEN 0 AND 3, true, 'begin_effect(lease) answers the seconds that are left of the window');
+SELECT is(ends_with_window(:'id'), true, 'and the lease ends with it');
+SELECT * FROM second_attempt('extend') \gset
+SELECT is(idem.extend_claim(:'id', :'claim', '1 h') BETWEEN 0 AND 3, true, 'so does extend_claim');
+SELECT is(ends_with_window(:'id'), true, 'and the lease ends with the window');
+SELECT * FROM second_attempt('extends') \gset
+SELECT is((SELECT seconds_left BETWEEN 0 AND 3 FROM idem.extend_claims(ARRAY[:'id'::uuid], ARRAY[:'claim'::uuid], '1 h')), true, 'so does extend_claims');
+UPDATE idem.idem_actions SET first_claimed_at = first_claimed_at - interval '3 s', claimed_at = claimed_at - interval '3 s' WHERE intent = 'bounded';
+SELECT throws_ok(format('SELECT idem.extend_claim(%L, %L)', :'id', :'claim'), 'IA002', 'the provider window is over', 'after it extend_claim raises');
+SELECT is((SELECT problem FROM idem.extend_claims(ARRAY[:'id'::uuid], ARRAY[:'claim'::uuid], '1 h')), 'the provider window is over', 'extend_claims says it');
+\set ON_ERROR_STOP off
+SELECT idem.begin_effect(:'id', :'claim', lease => '1 h') \g /dev/null
+\set ON_ERROR_STOP on
+SELECT is(:'SQLSTATE'::text, 'IA002', 'begin_effect(lease) raises');
+SELECT is((SELECT accepted FROM idem.complete_action(:'id', :'claim', 'ref')), true, 'a late success is accepted');
 
 --
 -- Marks are those of the hand-out

@@ -48,7 +48,7 @@ class Action:
         self.params = self.digest = self.draft = self.external_ref = None
         self.revision = 1
         self.lease_until = self.due_at = self.finished_at = None
-        self.first_claimed_at = self.forget_after = None
+        self.first_claimed_at = self.claimed_at = self.forget_after = None
         self.doubt_until = None
 
         self.issued = {}       # claim_id -> generation
@@ -156,6 +156,7 @@ class Model:
         a.claim_id = ANY
         a.call_id, a.worker = call_id, worker
         a.first_claimed_at = a.first_claimed_at or now
+        a.claimed_at = now
         a.marked, a.begun = rule.marks, False
         a.uncertain_before = a.uncertain
         a.heard, a.judged, a.absent = set(), False, False
@@ -320,6 +321,8 @@ class Model:
             error = ("IA002", "IA004")
         elif lost:
             error = ("IA002",)
+        if lease is not None and now >= self.window_end(a, rule):
+            error = ("IA002", "IA004") if error else ("IA002",)
         if error is None and rule.approval and draft is not None and draft != a.draft:
             error = ("IA008",)
         if error:
@@ -328,20 +331,30 @@ class Model:
         if draft is not None and draft != a.draft:
             a.draft, a.approved = draft, False
         if lease is not None:
-            self.renew(a, now, lease)
+            self.renew(a, now, lease, rule)
         return Answer()
 
-    def renew(self, a, now, lease):
-        a.lease_until = max(a.lease_until, now + lease)
+    def window_end(self, a, rule):
+        """under retry no lease is renewed past it, but of a claim that could be
+        handed out after it, as the earlier ones did nothing"""
+        if rule.on_uncertain != "retry" or a.first_claimed_at is None:
+            return float("inf")
+        end = a.first_claimed_at + rule.window
+        return end if a.uncertain_before or a.claimed_at < end else float("inf")
+
+    def renew(self, a, now, lease, rule):
+        a.lease_until = max(a.lease_until, min(now + lease, self.window_end(a, rule)))
         if a.due_at is not None:
             a.due_at = a.lease_until
 
     def extend(self, ident, now, claim_id, lease=None):
         a = self.actions[ident]
         error = self.holds(a, ident, claim_id, now)
+        if error is None and now >= self.window_end(a, self.rule(ident)):
+            error = ("IA002",)
         if error:
             return Answer(error=error, writes=False)
-        self.renew(a, now, lease or self.rule(ident).lease)
+        self.renew(a, now, lease or self.rule(ident).lease, self.rule(ident))
         return Answer(writes=True)
 
     # ------------------------------------------------------------ reports

@@ -336,8 +336,8 @@ class Walk:
         if state != "00000":
             raise Difference(f"age: {state} {self.log[-1]}")
         a = self.model.actions[ident]
-        for name in ("lease_until", "due_at", "first_claimed_at", "finished_at", "forget_after",
-                     "doubt_until"):
+        for name in ("lease_until", "due_at", "first_claimed_at", "claimed_at", "finished_at",
+                     "forget_after", "doubt_until"):
             if getattr(a, name) is not None:
                 setattr(a, name, getattr(a, name) - by)
         self.before = self.db   # the row has a new version
@@ -371,7 +371,7 @@ class Walk:
         if a.doubt_until is not None:
             limits.append(a.doubt_until + rule.settle)
         if a.first_claimed_at is not None and rule.window is not None:
-            limits += [a.first_claimed_at + rule.window - l for l in (rule.lease, lease or 0)]
+            limits += [a.first_claimed_at + rule.window - l for l in (rule.lease, lease or 0, 0)]
         if a.finished_at is not None:
             limits.append(a.finished_at + rule.keep_content)
         return any(limit is not None and abs(limit - now) < NEAR for limit in limits)
