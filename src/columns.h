@@ -68,7 +68,6 @@ enum
 	ACTION_NCOLS
 };
 
-#define ACTION_NCHECKS 15		/* constraints, see violated_by in ledger.c */
 
 struct IdemLedger
 {

@@ -21,6 +21,7 @@
 #include "postgres.h"
 
 #include "compat.h"
+#include "access.h"
 #include "access/heapam.h"
 #include "access/relscan.h"
 #include "access/table.h"
@@ -58,6 +59,37 @@ enum
 	EVENT_NCOLS
 };
 
+#define MAX_TRIES 1000
+
+/*
+ * Sets the sequence of ids to the highest there is: after a switch to a logical
+ * subscriber, which gets rows but no sequences, it lags behind.
+ */
+static void
+catch_up_ids(Relation rel, Oid sequence)
+{
+	Relation	index = index_open(idem_relation_oid("idem_events_pkey"), AccessShareLock);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	IndexScanDesc scan = index_beginscan(rel, index, SnapshotAny, NULL, 0, 0, 0);
+	IdemOwner	caller;
+
+	index_rescan(scan, NULL, 0, NULL, 0);
+	if (index_getnext_slot(scan, BackwardScanDirection, slot))
+	{
+		bool		isnull;
+		int64		highest = DatumGetInt64(slot_getattr(slot, EV_ID + 1, &isnull));
+
+		/* another session may have caught up meanwhile: never set it back */
+		idem_owner_enter(&caller);
+		if (nextval_internal(sequence, false) < highest)
+			(void) DirectFunctionCall2(setval_oid, ObjectIdGetDatum(sequence), Int64GetDatum(highest));
+		idem_owner_leave(&caller);
+	}
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	index_close(index, AccessShareLock);
+}
+
 /*
  * "during" is the attempt that the action had reached when it happened; an id of
  * 0 is a new one, after all others.
@@ -69,6 +101,7 @@ append(const IdemEvent *event, int64 id, int32 during)
 	TupleTableSlot *slot;
 	Datum	   *v;
 	bool	   *n;
+	Oid			sequence;
 
 	idem_table_open(&events, "idem_events", EVENT_NCOLS, RowExclusiveLock);
 	slot = idem_table_slot(&events);
@@ -76,8 +109,8 @@ append(const IdemEvent *event, int64 id, int32 during)
 	n = slot->tts_isnull;
 	memset(n, true, EVENT_NCOLS * sizeof(bool));
 
-	v[EV_ID] = Int64GetDatum(id > 0 ? id :
-							 nextval_internal(idem_relation_oid("idem_events_id_seq"), false));
+	sequence = idem_relation_oid("idem_events_id_seq");
+	v[EV_ID] = Int64GetDatum(id > 0 ? id : nextval_internal(sequence, false));
 	v[EV_AT] = TimestampTzGetDatum(event->at != 0 ? event->at : GetCurrentTimestamp());
 	n[EV_ID] = n[EV_AT] = false;
 	if (event->action != NULL)
@@ -104,7 +137,17 @@ append(const IdemEvent *event, int64 id, int32 during)
 	idem_put_pointer(v, n, EV_DETAIL, event->detail);
 	idem_put_pointer(v, n, EV_CONTENT, event->content);
 	ExecStoreVirtualTuple(slot);
-	idem_table_insert(&events, InvalidOid);
+	for (int tries = 0; !idem_table_insert(&events, true); tries++)
+	{
+		/* somebody else may be catching up at the same time */
+		if (tries == MAX_TRIES)
+			elog(ERROR, "found no free id for a line of the history");
+		CommandCounterIncrement();
+		idem_table_delete(events.rel, &slot->tts_tid);
+		CommandCounterIncrement();
+		catch_up_ids(events.rel, sequence);
+		v[EV_ID] = Int64GetDatum(nextval_internal(sequence, false));
+	}
 	idem_table_close(&events, NoLock);
 	CommandCounterIncrement();
 }
@@ -225,7 +268,7 @@ idem_ledger_forget_past(const pg_uuid_t *id, int max)
 	while (gone < max && walk_next(&walk))
 	{
 		CHECK_FOR_INTERRUPTS();
-		simple_table_tuple_delete(walk.rel, &walk.slot->tts_tid, SnapshotAny);
+		idem_table_delete(walk.rel, &walk.slot->tts_tid);
 		gone++;
 	}
 	walk_end(&walk);
@@ -282,7 +325,6 @@ idem_ledger_redact_past(const pg_uuid_t *id, bool texts, int max)
 	{
 		HeapTuple	line = lfirst(lc);
 		TupleTableSlot *slot = idem_table_slot(&events);
-		TU_UpdateIndexes update_indexes;
 
 		heap_deform_tuple(line, RelationGetDescr(events.rel), slot->tts_values, slot->tts_isnull);
 		slot->tts_isnull[EV_CONTENT] = true;
@@ -291,9 +333,7 @@ idem_ledger_redact_past(const pg_uuid_t *id, bool texts, int max)
 				DirectFunctionCall2(jsonb_delete, slot->tts_values[EV_DETAIL],
 									CStringGetTextDatum(free_texts[i]));
 		ExecStoreVirtualTuple(slot);
-		simple_table_tuple_update(events.rel, &line->t_self, slot, SnapshotAny,
-								  &update_indexes);
-		idem_table_index_update(&events, update_indexes);
+		idem_table_update(&events, &line->t_self);
 	}
 	idem_table_close(&events, NoLock);
 	CommandCounterIncrement();
@@ -415,7 +455,7 @@ idem_ledger_thin_past(const IdemAction *action)
 
 		if (kind < 0)
 			continue;
-		simple_table_tuple_delete(rel, &lines[i].tid, SnapshotAny);
+		idem_table_delete(rel, &lines[i].tid);
 		if (strcmp(line->event, "thinned") == 0)
 		{
 			for (int k = 0; k < (int) NROUTINE; k++)

@@ -376,13 +376,8 @@ idem_ledger_open(bool for_writing)
 
 	/* a lock held already lets no news in, and rules hold from the next call */
 	AcceptInvalidationMessages();
-	if (for_writing && RelationGetDescr(ledger->actions.rel)->constr != NULL &&
-		RelationGetDescr(ledger->actions.rel)->constr->num_check > ACTION_NCHECKS)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("table idem_actions has a CHECK constraint that is not the ledger's"),
-				 errdetail("The ledger writes its rows directly, so the constraint would not be checked."),
-				 errhint("Drop the constraint.")));
+	if (for_writing)
+		idem_table_check_constraints(ledger->actions.rel);
 	ledger->pkey = NULL;
 	ledger->locked = NULL;
 	ledger->wrote = false;
@@ -733,7 +728,7 @@ idem_ledger_insert(IdemLedger *ledger, const IdemAction *action, bool wait)
 	slot = idem_table_slot(&ledger->actions);
 	values_from_action(action, slot->tts_values, slot->tts_isnull);
 	ExecStoreVirtualTuple(slot);
-	inserted = idem_table_insert(&ledger->actions, RelationGetRelid(ledger->pkey));
+	inserted = idem_table_insert(&ledger->actions, true);
 	if (inserted)
 	{
 		idem_queue_add(action);
@@ -744,7 +739,7 @@ idem_ledger_insert(IdemLedger *ledger, const IdemAction *action, bool wait)
 	{
 		/* a row the probe had missed; ours has to go before anyone sees it */
 		CommandCounterIncrement();
-		simple_table_tuple_delete(ledger->actions.rel, &slot->tts_tid, SnapshotAny);
+		idem_table_delete(ledger->actions.rel, &slot->tts_tid);
 	}
 	CommandCounterIncrement();
 	LockRelease(&tag, ExclusiveLock, false);
@@ -850,6 +845,7 @@ idem_ledger_update(IdemLedger *ledger, const IdemAction *before,
 	values_from_action(after, slot->tts_values, slot->tts_isnull);
 	ExecStoreVirtualTuple(slot);
 	idem_confirm_note_write();
+	CheckCmdReplicaIdentity(ledger->actions.rel, CMD_UPDATE);
 	written = write_result(table_tuple_update(ledger->actions.rel, &ledger->found->tts_tid,
 											  slot, GetCurrentCommandId(true), 0,
 											  SnapshotAny, InvalidSnapshot, true,
@@ -876,6 +872,7 @@ idem_ledger_delete(IdemLedger *ledger)
 
 	idem_ledger_check_visible(ledger);
 	ledger->wrote = true;
+	CheckCmdReplicaIdentity(ledger->actions.rel, CMD_DELETE);
 	written = write_result(table_tuple_delete(ledger->actions.rel, &ledger->found->tts_tid,
 											  GetCurrentCommandId(true), 0, SnapshotAny,
 											  InvalidSnapshot, locked_by_us(ledger), &failure));

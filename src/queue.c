@@ -73,7 +73,7 @@ idem_queue_add(const IdemAction *action)
 	slot->tts_isnull[Q_CALL_ID] = action->state != IDEM_IN_PROGRESS ||
 		idem_uuid_is_null(&action->call_id);
 	ExecStoreVirtualTuple(slot);
-	idem_table_insert(&queue, InvalidOid);
+	idem_table_insert(&queue, false);
 	idem_table_close(&queue, NoLock);
 }
 
@@ -135,7 +135,7 @@ idem_queue_remove(const IdemAction *action)
 				UUIDPGetDatum(&action->action_id));
 	index_rescan(walk.scan, keys, lengthof(keys), NULL, 0);
 	while (next_entry(&walk))
-		simple_table_tuple_delete(walk.rel, &walk.slot->tts_tid, SnapshotAny);
+		idem_table_delete(walk.rel, &walk.slot->tts_tid);
 	close_walk(&walk);
 }
 

@@ -7,7 +7,7 @@
  * writes them in a transaction of its own, and a transaction that does not
  * commit puts them back: each is written once.  A lock of its own lets one
  * writer at a time, so that a delivery has one row a day.  It finds that row by
- * an index on the action, a hash of the delivery and the day: what a batch costs
+ * the action, a hash of the delivery, the day and the outcome: what a batch costs
  * does not depend on how many deliveries the action has had.
  *
  * A row goes in the same transaction as the action that it speaks of, which a
@@ -37,6 +37,7 @@
 #include "access/xact.h"
 #include "answer.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_collation.h"
 #include "counters.h"
 #include "ledger.h"
 #include "miscadmin.h"
@@ -58,13 +59,16 @@ enum
 	REP_SOURCE,
 	REP_EVENT_ID,
 	REP_ACTION_ID,
-	REP_DELIVERY,				/* hash of source and event_id, for the index */
+	REP_DELIVERY,				/* a hash, see row_of */
 	REP_OUTCOME,
 	REP_N,
 	REP_FIRST_AT,
 	REP_LAST_AT,
 	REPEATS_NCOLS
 };
+
+/* stands for actions that are gone; no action has it */
+static const pg_uuid_t no_action = {{0}};
 
 /* the table while counted repeats are written to it */
 typedef struct Writing
@@ -83,11 +87,11 @@ writing_start(Writing *w)
 {
 	w->ledger = idem_ledger_open(false);
 	idem_table_open(&w->table, "idem_repeats", REPEATS_NCOLS, RowExclusiveLock);
-	w->index = index_open(idem_relation_oid("idem_repeats_delivery"), RowExclusiveLock);
+	w->index = index_open(idem_relation_oid("idem_repeats_pkey"), RowExclusiveLock);
 	w->found = table_slot_create(w->table.rel, NULL);
 	w->locked = table_slot_create(w->table.rel, NULL);
 	InitDirtySnapshot(w->dirty);
-	w->scan = index_beginscan(w->table.rel, w->index, &w->dirty, NULL, 3, 0, 0);
+	w->scan = index_beginscan(w->table.rel, w->index, &w->dirty, NULL, 4, 0, 0);
 }
 
 static void
@@ -121,30 +125,24 @@ look_at(IdemLedger *ledger, const pg_uuid_t *action_id)
  * count.  There is one writer at a time, so no row moves during the scan.
  */
 static bool
-find_row(Writing *w, const Datum *v, const bool *n)
+find_row(Writing *w, const Datum *v)
 {
-	ScanKeyData keys[3];
+	ScanKeyData keys[4];
 	MemoryContext old;
 	bool		found = false;
 
-	ScanKeyEntryInitialize(&keys[0], n[REP_ACTION_ID] ? SK_ISNULL | SK_SEARCHNULL : 0, 1,
-						   n[REP_ACTION_ID] ? InvalidStrategy : BTEqualStrategyNumber,
-						   InvalidOid, InvalidOid,
-						   n[REP_ACTION_ID] ? InvalidOid : F_UUID_EQ, v[REP_ACTION_ID]);
+	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_UUID_EQ, v[REP_ACTION_ID]);
 	ScanKeyInit(&keys[1], 2, BTEqualStrategyNumber, F_INT8EQ, v[REP_DELIVERY]);
 	ScanKeyInit(&keys[2], 3, BTEqualStrategyNumber, F_DATE_EQ, v[REP_DAY]);
+	ScanKeyInit(&keys[3], 4, BTEqualStrategyNumber, F_TEXTEQ, v[REP_OUTCOME]);
+	keys[3].sk_collation = C_COLLATION_OID;
 	old = MemoryContextSwitchTo(w->table.context);	/* what the scan keeps */
 	index_rescan(w->scan, keys, lengthof(keys), NULL, 0);
 	while (!found && index_getnext_slot(w->scan, ForwardScanDirection, w->found))
 	{
-		Datum	   *stored = w->found->tts_values;
 		TM_FailureData failure;
 
-		if (TransactionIdIsValid(w->dirty.xmax))
-			continue;
-		slot_getallattrs(w->found);
-		found = idem_text_equal(DatumGetTextPP(stored[REP_OUTCOME]), DatumGetTextPP(v[REP_OUTCOME])) &&
-			idem_text_equal(DatumGetTextPP(stored[REP_INTENT]), DatumGetTextPP(v[REP_INTENT])) &&
+		found = !TransactionIdIsValid(w->dirty.xmax) &&
 			table_tuple_lock(w->table.rel, &w->found->tts_tid, SnapshotAny, w->locked,
 							 GetCurrentCommandId(true), LockTupleNoKeyExclusive,
 							 LockWaitSkip, 0, &failure) == TM_Ok;
@@ -155,23 +153,22 @@ find_row(Writing *w, const Datum *v, const bool *n)
 
 /* adds to the row found */
 static void
-add_to_row(Writing *w, const Datum *v, const bool *n)
+add_to_row(Writing *w, const Datum *v)
 {
 	TupleTableSlot *slot = idem_table_slot(&w->table);
-	TU_UpdateIndexes update_indexes;
 
+	slot_getallattrs(w->found);
 	memcpy(slot->tts_values, w->found->tts_values, REPEATS_NCOLS * sizeof(Datum));
 	memcpy(slot->tts_isnull, w->found->tts_isnull, REPEATS_NCOLS * sizeof(bool));
 	slot->tts_values[REP_N] = Int64GetDatum(DatumGetInt64(slot->tts_values[REP_N]) +
 											DatumGetInt64(v[REP_N]));
 	slot->tts_values[REP_LAST_AT] = v[REP_LAST_AT];
 	ExecStoreVirtualTuple(slot);
-	simple_table_tuple_update(w->table.rel, &w->found->tts_tid, slot, SnapshotAny,
-							  &update_indexes);
-	idem_table_index_update(&w->table, update_indexes);
+	idem_table_update(&w->table, &w->found->tts_tid);
 	CommandCounterIncrement();
 }
 
+/* the key of the row: action, a hash of what else tells rows apart, day, outcome */
 static void
 row_of(IdemRepeat *repeat, bool of_action, Datum *v, bool *n)
 {
@@ -189,12 +186,17 @@ row_of(IdemRepeat *repeat, bool of_action, Datum *v, bool *n)
 	v[REP_LAST_AT] = TimestampTzGetDatum((TimestampTz) pg_atomic_read_u64(&repeat->last_at));
 	n[REP_SOURCE] = repeat->source[0] == '\0';
 	n[REP_EVENT_ID] = repeat->event_id[0] == '\0';
-	/* of an action that is gone only the figures count, whatever the delivery */
-	if (!of_action)
-		n[REP_ACTION_ID] = n[REP_EVENT_ID] = true;
-	v[REP_DELIVERY] =
-		Int64GetDatum((int64) idem_delivery_hash(DatumGetTextPP(v[REP_SOURCE]),
-												 n[REP_EVENT_ID] ? NULL : DatumGetTextPP(v[REP_EVENT_ID])));
+	if (of_action)
+		v[REP_DELIVERY] = Int64GetDatum((int64) idem_delivery_hash(DatumGetTextPP(v[REP_SOURCE]),
+																   DatumGetTextPP(v[REP_EVENT_ID])));
+	else
+	{
+		/* only the figures count: a row for each intent and source */
+		v[REP_ACTION_ID] = UUIDPGetDatum(&no_action);
+		n[REP_EVENT_ID] = true;
+		v[REP_DELIVERY] = Int64GetDatum((int64) idem_delivery_hash(DatumGetTextPP(v[REP_SOURCE]),
+																   DatumGetTextPP(v[REP_INTENT])));
+	}
 }
 
 /* false where it has to wait for a later pass */
@@ -205,25 +207,28 @@ write_one(Writing *w, IdemRepeat *repeat)
 	Datum		v[REPEATS_NCOLS];
 	bool		n[REPEATS_NCOLS];
 	TupleTableSlot *slot;
+	bool		written;
 
 	if (found == IDEM_HELD || found == IDEM_HELD_NEW)
 		return false;
 	row_of(repeat, found == IDEM_PRESENT, v, n);
-	if (find_row(w, v, n))
+	if (find_row(w, v))
 	{
 		/* it goes with its action, whoever wrote to it */
-		add_to_row(w, v, n);
+		add_to_row(w, v);
 		return true;
 	}
 	slot = idem_table_slot(&w->table);
 	memcpy(slot->tts_values, v, sizeof(v));
 	memcpy(slot->tts_isnull, n, sizeof(n));
 	ExecStoreVirtualTuple(slot);
-	idem_table_insert(&w->table, InvalidOid);
+	/* a duplicate is a row that an open transaction removes with its action */
+	written = idem_table_insert(&w->table, true);
 	CommandCounterIncrement();
-	if (found == IDEM_ABSENT || look_at(w->ledger, &repeat->key.action_id) == IDEM_PRESENT)
+	if (written &&
+		(found == IDEM_ABSENT || look_at(w->ledger, &repeat->key.action_id) == IDEM_PRESENT))
 		return true;
-	simple_table_tuple_delete(w->table.rel, &slot->tts_tid, SnapshotAny);
+	idem_table_delete(w->table.rel, &slot->tts_tid);
 	CommandCounterIncrement();
 	return false;
 }
@@ -280,6 +285,7 @@ remove_rows(Relation rel, Relation index, const pg_uuid_t *action_id, int max, b
 	int			removed = 0;
 
 	*clean = true;
+	CheckCmdReplicaIdentity(rel, CMD_DELETE);
 	InitDirtySnapshot(dirty);
 	scan = index_beginscan(rel, index, &dirty, NULL, 1, 0, 0);
 	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_UUID_EQ, UUIDPGetDatum(action_id));
@@ -313,7 +319,7 @@ int
 idem_repeats_forget(const pg_uuid_t *action_id, int max)
 {
 	Relation	rel = idem_relation_open("idem_repeats", REPEATS_NCOLS, RowExclusiveLock);
-	Relation	index = index_open(idem_relation_oid("idem_repeats_delivery"), RowExclusiveLock);
+	Relation	index = index_open(idem_relation_oid("idem_repeats_pkey"), RowExclusiveLock);
 	int			removed = 0;
 
 	for (int looks = 0; looks < 2 && removed < max;)

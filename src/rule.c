@@ -4,7 +4,7 @@
  *	  Rules: what an intent's actions may do, stored, cached and printed.
  *
  * Every call on an action needs its intent's rule, so each backend keeps the
- * rules it has used.  idem_rules has a statement trigger that sends a relcache
+ * rules it has used.  idem_rules has a trigger that sends a relcache
  * invalidation of the table; it reaches the other sessions at commit, the own
  * session at once and again on rollback, and empties the cache.  Callers open
  * the ledger first (taking a table lock handles pending invalidations) and ask
@@ -872,8 +872,8 @@ idem_describe_rule(PG_FUNCTION_ARGS)
 	PG_RETURN_TEXT_P(cstring_to_text(describe(rule, intent)));
 }
 
-/* statement trigger on idem_rules and idem_state: every session forgets what
- * it has cached of them */
+/* trigger on idem_rules and idem_state: every session forgets what it has cached
+ * of them */
 Datum
 idem_settings_changed(PG_FUNCTION_ARGS)
 {

@@ -4,7 +4,7 @@
  *	  What idem_state says about the ledger as a whole, cached.
  *
  * Every hand-out asks for pauses and every confidential key for the current
- * secret, so each backend keeps them.  A statement trigger on idem_state sends
+ * secret, so each backend keeps them.  A trigger on idem_state sends
  * a relcache invalidation, as for the rules (see rule.c): it reaches the other
  * sessions at commit, the own one at once and again on rollback.
  *
@@ -116,6 +116,7 @@ const IdemSettings *
 idem_settings(void)
 {
 	Relation	rel;
+	Snapshot	snapshot;
 	TableScanDesc scan;
 	TupleTableSlot *slot;
 
@@ -133,15 +134,24 @@ idem_settings(void)
 	relid = RelationGetRelid(rel);
 	changed_meanwhile = false;
 
-	/* not MVCC: neither the transaction's snapshot nor predicate locks */
+	/*
+	 * The latest MVCC snapshot: an other one could miss a row that is just being
+	 * replaced, so that a pause or the current secret would be missing.  Each
+	 * version is asked for its visibility, since a scan by a MVCC snapshot would
+	 * take predicate locks.
+	 */
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	slot = table_slot_create(rel, NULL);
-	scan = table_beginscan_strat(rel, SnapshotSelf, 0, NULL, true, false);
+	scan = table_beginscan_strat(rel, SnapshotAny, 0, NULL, true, false);
 	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
 	{
+		if (!table_tuple_satisfies_snapshot(rel, slot, snapshot))
+			continue;
 		slot_getallattrs(slot);
 		keep_row(slot);
 	}
 	table_endscan(scan);
+	UnregisterSnapshot(snapshot);
 	ExecDropSingleTupleTableSlot(slot);
 	table_close(rel, AccessShareLock);
 	find_place();

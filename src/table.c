@@ -4,7 +4,8 @@
  *	  Writing rows of the ledger's tables without the executor.
  *
  * Every index is maintained, also one that a DBA has added.  Constraints are
- * not checked here: who builds the row answers for them.
+ * not checked here: who builds the row answers for them.  What a publication asks
+ * of updates and deletes is checked as for SQL.
  *
  * Copyright (c) 2026, idem_action contributors
  *
@@ -20,10 +21,18 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_constraint.h"
+#include "commands/comment.h"
 #include "confirm.h"
 #include "idem_action.h"
 #include "nodes/makefuncs.h"
+#include "utils/inval.h"
 #include "utils/lsyscache.h"
+#include "utils/snapmgr.h"
+
+/* what sql/install/15_ledger.sql says of the constraints that the library checks */
+#define IDEM_CHECKED "checked by the library too"
 
 /* a relation of the ledger by its name; never a cached OID */
 Oid
@@ -53,6 +62,12 @@ idem_relation_open(const char *name, int ncols, LOCKMODE lockmode)
 
 	for (int i = 0; fits && i < ncols; i++)
 		fits = !TupleDescAttr(desc, i)->attisdropped;
+	if (rel->rd_rel->relam != HEAP_TABLE_AM_OID)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("table %s is not a heap", name),
+				 errdetail("The ledger relies on how heaps keep versions of a row."),
+				 errhint("Run ALTER TABLE idem.%s SET ACCESS METHOD heap.", name)));
 	if (!fits)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -67,6 +82,55 @@ idem_relation_open(const char *name, int ncols, LOCKMODE lockmode)
 	return rel;
 }
 
+/* the table whose constraints were found to be ours, since it changed last */
+static Oid	constraints_checked = InvalidOid;
+static bool changed_meanwhile;
+
+static void
+forget_constraints(Datum arg, Oid relid)
+{
+	changed_meanwhile = true;
+	if (relid == constraints_checked || !OidIsValid(relid))
+		constraints_checked = InvalidOid;
+}
+
+/*
+ * Refuses a table that has a CHECK constraint which is not the ledger's.  Those
+ * that the library checks itself carry a comment from the install script, which
+ * goes with the constraint when somebody puts another one in its place.
+ */
+void
+idem_table_check_constraints(Relation rel)
+{
+	static bool registered = false;
+	const TupleConstr *constr = RelationGetDescr(rel)->constr;
+
+	if (RelationGetRelid(rel) == constraints_checked)
+		return;
+	if (!registered)
+		CacheRegisterRelcacheCallback(forget_constraints, (Datum) 0);
+	registered = true;
+	changed_meanwhile = false;
+	for (int i = 0; constr != NULL && i < constr->num_check; i++)
+	{
+		const char *name = constr->check[i].ccname;
+		Oid			oid = get_relation_constraint_oid(RelationGetRelid(rel), name, true);
+		char	   *comment = GetComment(oid, ConstraintRelationId, 0);
+
+		if (comment != NULL && strcmp(comment, IDEM_CHECKED) == 0)
+			continue;
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("table %s has CHECK constraint \"%s\", which is not the ledger's",
+						RelationGetRelationName(rel), name),
+				 errdetail("The ledger writes its rows directly, so the constraint would not be checked."),
+				 errhint("Drop the constraint.")));
+	}
+	/* only now: the look-ups may have failed, or have told of changes */
+	if (!changed_meanwhile)
+		constraints_checked = RelationGetRelid(rel);
+}
+
 void
 idem_table_open(IdemTable *table, const char *name, int ncols, LOCKMODE lockmode)
 {
@@ -74,6 +138,7 @@ idem_table_open(IdemTable *table, const char *name, int ncols, LOCKMODE lockmode
 	table->slot = NULL;
 	table->estate = NULL;
 	table->indexes = NULL;
+	table->arbiters = NIL;
 	table->context = CurrentMemoryContext;
 }
 
@@ -123,24 +188,86 @@ open_indexes(IdemTable *table)
 }
 
 /*
- * Writes the row in the slot and all its index entries.  With an arbiter, a
- * unique index, a duplicate there makes it false without waiting or raising:
- * the caller then has to delete the row again.
+ * The unique indexes over the columns of the primary key: itself, and what REINDEX
+ * CONCURRENTLY or a DBA has put beside it.
+ */
+static List *
+arbiters_of(IdemTable *table)
+{
+	ResultRelInfo *indexes = table->indexes;
+	Oid			pkey = RelationGetPrimaryKeyIndex(table->rel, false);
+	Form_pg_index primary = NULL;
+	List	   *arbiters = NIL;
+
+	for (int i = 0; i < indexes->ri_NumIndices; i++)
+	{
+		if (RelationGetRelid(indexes->ri_IndexRelationDescs[i]) == pkey)
+			primary = indexes->ri_IndexRelationDescs[i]->rd_index;
+	}
+	for (int i = 0; primary != NULL && i < indexes->ri_NumIndices; i++)
+	{
+		Relation	index = indexes->ri_IndexRelationDescs[i];
+		Form_pg_index form = index->rd_index;
+		bool		same = form->indisunique && form->indimmediate &&
+			form->indnkeyatts == primary->indnkeyatts &&
+			RelationGetIndexPredicate(index) == NIL;
+
+		for (int j = 0; same && j < form->indnkeyatts; j++)
+			same = form->indkey.values[j] == primary->indkey.values[j];
+		if (same)
+			arbiters = lappend_oid(arbiters, RelationGetRelid(index));
+	}
+	return arbiters;
+}
+
+/*
+ * Writes the row in the slot and all its index entries.  With "arbitrate" a
+ * duplicate of the primary key makes it false without waiting or raising: the
+ * caller then has to delete the row again.  Every unique index over the same
+ * columns arbitrates, or the one that REINDEX CONCURRENTLY is building would raise.
  */
 bool
-idem_table_insert(IdemTable *table, Oid arbiter)
+idem_table_insert(IdemTable *table, bool arbitrate)
 {
-	List	   *arbiters = OidIsValid(arbiter) ? list_make1_oid(arbiter) : NIL;
 	bool		conflict = false;
 
 	open_indexes(table);
+	if (arbitrate && table->arbiters == NIL)
+	{
+		MemoryContext old = MemoryContextSwitchTo(table->context);
+
+		table->arbiters = arbiters_of(table);
+		MemoryContextSwitchTo(old);
+	}
 	idem_confirm_note_write();
 	table_tuple_insert(table->rel, table->slot, GetCurrentCommandId(true), 0, NULL);
 	if (table->indexes->ri_NumIndices > 0)
 		list_free(ExecInsertIndexTuples(table->indexes, table->estate,
-										OidIsValid(arbiter) ? EIIT_NO_DUPE_ERROR : 0,
-										table->slot, arbiters, &conflict));
+										arbitrate ? EIIT_NO_DUPE_ERROR : 0,
+										table->slot, arbitrate ? table->arbiters : NIL, &conflict));
 	return !conflict;
+}
+
+/*
+ * Replaces a version that the caller has locked, or that nobody else can change,
+ * by the row in the slot.
+ */
+void
+idem_table_update(IdemTable *table, ItemPointer tid)
+{
+	TU_UpdateIndexes update_indexes;
+
+	CheckCmdReplicaIdentity(table->rel, CMD_UPDATE);
+	simple_table_tuple_update(table->rel, tid, table->slot, SnapshotAny, &update_indexes);
+	idem_table_index_update(table, update_indexes);
+}
+
+/* the same for a removal */
+void
+idem_table_delete(Relation rel, ItemPointer tid)
+{
+	CheckCmdReplicaIdentity(rel, CMD_DELETE);
+	simple_table_tuple_delete(rel, tid, SnapshotAny);
 }
 
 /* after table_tuple_update of the row in the slot */

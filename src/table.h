@@ -25,15 +25,19 @@ typedef struct IdemTable
 	TupleTableSlot *slot;		/* what is being written */
 	EState	   *estate;
 	ResultRelInfo *indexes;
+	List	   *arbiters;		/* see idem_table_insert */
 	MemoryContext context;		/* that it was opened in, and lives as long as */
 } IdemTable;
 
 extern Oid	idem_relation_oid(const char *name);
 extern Relation idem_relation_open(const char *name, int ncols, LOCKMODE lockmode);
+extern void idem_table_check_constraints(Relation rel);
 extern void idem_table_open(IdemTable *table, const char *name, int ncols, LOCKMODE lockmode);
 extern void idem_table_close(IdemTable *table, LOCKMODE lockmode);
 extern TupleTableSlot *idem_table_slot(IdemTable *table);
-extern bool idem_table_insert(IdemTable *table, Oid arbiter);
+extern bool idem_table_insert(IdemTable *table, bool arbitrate);
+extern void idem_table_update(IdemTable *table, ItemPointer tid);
+extern void idem_table_delete(Relation rel, ItemPointer tid);
 extern void idem_table_index_update(IdemTable *table, TU_UpdateIndexes which);
 
 /*

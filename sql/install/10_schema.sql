@@ -9,6 +9,13 @@
  * Rows come and go, so autovacuum comes early.  It does not truncate: it would
  * wait seconds at a time for a lock that live claims do not leave it, and dead
  * rows pile up meanwhile.
+ *
+ * Text that is looked up or compared is COLLATE "C": an index must not depend on
+ * an order that an update of the operating system changes.
+ *
+ * Every table can be published: what identifies a row to a subscriber holds the
+ * action_id, so that a publication can select actions by it.  In idem_events it
+ * may be null, so all of an old row identifies it; subscribers find it by the id.
  */
 
 CREATE SCHEMA idem;
@@ -42,20 +49,20 @@ CREATE TABLE idem.idem_actions (
 	forget_after		timestamptz,
 	claim_id			uuid,
 	call_id				uuid,
-	state				text		NOT NULL,
-	scope				text		NOT NULL,
-	intent				text		NOT NULL,
-	key					text,
-	reason				text,
-	ended_by			text,
-	worker				text,
-	source				text,
-	event_id			text,
-	secret_id			text,
+	state				text COLLATE "C" NOT NULL,
+	scope				text COLLATE "C" NOT NULL,
+	intent				text COLLATE "C" NOT NULL,
+	key					text COLLATE "C",
+	reason				text COLLATE "C",
+	ended_by			text COLLATE "C",
+	worker				text COLLATE "C",
+	source				text COLLATE "C",
+	event_id			text COLLATE "C",
+	secret_id			text COLLATE "C",
 	params				jsonb,
 	params_digest		bytea,
 	draft				jsonb,
-	external_ref		text,
+	external_ref		text COLLATE "C",
 	result				jsonb,
 	error				text,
 	CONSTRAINT idem_actions_pkey PRIMARY KEY (action_id),
@@ -82,7 +89,7 @@ CREATE TABLE idem.idem_actions (
 		AND (claim_id IS NULL) = (first_claimed_at IS NULL)
 		AND (claim_id IS NULL) = (attempt = 0)),
 	CONSTRAINT ended_claim_exists CHECK (ended_by IS NULL OR claim_id IS NOT NULL)
-) WITH (fillfactor = 95, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, vacuum_truncate = off);
+) USING heap WITH (fillfactor = 95, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, vacuum_truncate = off);
 COMMENT ON TABLE idem.idem_actions IS 'every action as it is now; written by the functions of schema idem only';
 COMMENT ON COLUMN idem.idem_actions.action_id IS 'UUIDv8 of (scope, intent, key), see docs/action-id.md';
 COMMENT ON COLUMN idem.idem_actions.revision IS 'grows with every change but extend and purge';
@@ -114,17 +121,18 @@ CREATE TABLE idem.idem_events (
 	during				int,
 	claim_id			uuid,
 	claimed_at			timestamptz,
-	intent				text,
-	event				text		NOT NULL,
-	role				text		NOT NULL,
-	actor				text,
-	worker				text,
-	source				text,
-	event_id			text,
+	intent				text COLLATE "C",
+	event				text COLLATE "C" NOT NULL,
+	role				text COLLATE "C" NOT NULL,
+	actor				text COLLATE "C",
+	worker				text COLLATE "C",
+	source				text COLLATE "C",
+	event_id			text COLLATE "C",
 	detail				jsonb,
 	content				jsonb,
 	CONSTRAINT idem_events_pkey PRIMARY KEY (id)
-) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, vacuum_truncate = off);
+) USING heap WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, vacuum_truncate = off);
+ALTER TABLE idem.idem_events REPLICA IDENTITY FULL;
 CREATE INDEX idem_events_action ON idem.idem_events (action_id, id);
 COMMENT ON TABLE idem.idem_events IS 'what happened to an action before or beside what its row tells; rule changes have no action_id';
 COMMENT ON COLUMN idem.idem_events.attempt IS 'the attempt that the event speaks of';
@@ -135,23 +143,24 @@ COMMENT ON COLUMN idem.idem_events.during IS 'the attempt that the action had re
 /* the actions with a due_at, in the order in which they are handed out; kept
  * in step with idem_actions by the same transaction, under the row's lock */
 CREATE TABLE idem.idem_queue (
-	intent				text		NOT NULL,
+	intent				text COLLATE "C" NOT NULL,
 	priority			int			NOT NULL,
 	due_at				timestamptz	NOT NULL,
 	action_id			uuid		NOT NULL,
 	call_id				uuid
-) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, vacuum_truncate = off);
+) USING heap WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, vacuum_truncate = off);
 CREATE UNIQUE INDEX idem_queue_order ON idem.idem_queue (intent, priority DESC, due_at, action_id);
+ALTER TABLE idem.idem_queue REPLICA IDENTITY USING INDEX idem_queue_order;
 CREATE INDEX idem_queue_call ON idem.idem_queue (call_id) WHERE call_id IS NOT NULL;
 COMMENT ON TABLE idem.idem_queue IS 'what waits for a taker, or for the end of a taker''s lease, in the order of its hand-out';
 COMMENT ON COLUMN idem.idem_queue.call_id IS 'of the take that holds the action: finds its rows again when its reply was lost';
 
 CREATE TABLE idem.idem_rules (
-	intent				text		NOT NULL,
+	intent				text COLLATE "C" NOT NULL,
 	unique_by			text		NOT NULL,
 	resolved_by			text		NOT NULL,
 	new_when			text		NOT NULL,
-	on_uncertain		text		NOT NULL,
+	on_uncertain		text COLLATE "C" NOT NULL,
 	provider_window		interval,
 	settle				interval	NOT NULL,
 	lease				interval	NOT NULL,
@@ -163,52 +172,53 @@ CREATE TABLE idem.idem_rules (
 	keep_key			interval	NOT NULL,
 	requires_approval	boolean		NOT NULL,
 	scoped				boolean		NOT NULL,
-	rerun_by			text		NOT NULL,
+	rerun_by			text COLLATE "C" NOT NULL,
 	worker_role			regrole,
 	resolver_role		regrole,
 	confidential_key	boolean		NOT NULL,
 	confidential_fields	text[],
 	CONSTRAINT idem_rules_pkey PRIMARY KEY (intent)
-);
+) USING heap;
 COMMENT ON TABLE idem.idem_rules IS 'the policy of each intent; written by define_rule and drop_rule';
 
 /* repeats by action and delivery, flushed from shared memory in batches */
 CREATE TABLE idem.idem_repeats (
 	day					date		NOT NULL,
-	intent				text		NOT NULL,
-	source				text,
-	event_id			text,
-	action_id			uuid,
+	intent				text COLLATE "C" NOT NULL,
+	source				text COLLATE "C",
+	event_id			text COLLATE "C",
+	action_id			uuid		NOT NULL,
 	delivery			bigint		NOT NULL,
-	outcome				text		NOT NULL,
+	outcome				text COLLATE "C" NOT NULL,
 	n					bigint		NOT NULL,
 	first_at			timestamptz	NOT NULL,
-	last_at				timestamptz	NOT NULL
-);
-CREATE INDEX idem_repeats_delivery ON idem.idem_repeats (action_id, delivery, day);
+	last_at				timestamptz	NOT NULL,
+	CONSTRAINT idem_repeats_pkey PRIMARY KEY (action_id, delivery, day, outcome)
+) USING heap;
 CREATE INDEX idem_repeats_day ON idem.idem_repeats (day, intent);
 COMMENT ON TABLE idem.idem_repeats IS 'how often which delivery met an action already known';
-COMMENT ON COLUMN idem.idem_repeats.delivery IS 'hash of source and event_id: finds the row that a repeat is added to';
+COMMENT ON COLUMN idem.idem_repeats.action_id IS 'all zero where the action is gone and only the figures are kept';
+COMMENT ON COLUMN idem.idem_repeats.delivery IS 'hash of the delivery, or of intent and source where the action is gone: finds the row that a repeat is added to';
 
 CREATE TABLE idem.idem_access (
 	role				regrole		NOT NULL,
-	level				text		NOT NULL CHECK (level = ANY (ARRAY['worker', 'operator', 'admin', 'analyst'])),
+	level				text COLLATE "C" NOT NULL CHECK (level = ANY (ARRAY['worker', 'operator', 'admin', 'analyst'])),
 	granted_by			text		NOT NULL,
 	granted_at			timestamptz	NOT NULL,
 	CONSTRAINT idem_access_pkey PRIMARY KEY (role, level)
-);
+) USING heap;
 COMMENT ON TABLE idem.idem_access IS 'who was given which level by grant_access';
 
 CREATE TABLE idem.idem_state (
-	kind				text		NOT NULL CHECK (kind = ANY (ARRAY['ledger', 'accepted', 'secret', 'current', 'pause', 'restricted'])),
-	name				text		NOT NULL,
+	kind				text COLLATE "C" NOT NULL CHECK (kind = ANY (ARRAY['ledger', 'accepted', 'secret', 'current', 'pause', 'restricted'])),
+	name				text COLLATE "C" NOT NULL,
 	value				text,
 	reason				text,
-	role				text		NOT NULL,
+	role				text COLLATE "C" NOT NULL,
 	actor				text,
 	since				timestamptz	NOT NULL,
 	CONSTRAINT idem_state_pkey PRIMARY KEY (kind, name)
-);
+) USING heap;
 COMMENT ON TABLE idem.idem_state IS 'facts about the ledger as a whole: its name, the places where it was accepted with their timelines, the current secret, pauses (name '''' = all intents), intents whose dropped rule named roles';
 
 SELECT pg_extension_config_dump('idem.idem_actions', '');

@@ -181,14 +181,23 @@ AS 'MODULE_PATHNAME', 'idem_settings_changed';
 COMMENT ON FUNCTION idem.settings_changed() IS
 'trigger of idem_rules and idem_state: invalidates what sessions have cached';
 
+/* for each row: a subscription applies rows, and fires no statement triggers */
 CREATE TRIGGER settings_changed
-AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.idem_rules
+AFTER INSERT OR UPDATE OR DELETE ON idem.idem_rules
+FOR EACH ROW EXECUTE FUNCTION idem.settings_changed();
+
+CREATE TRIGGER settings_truncated
+AFTER TRUNCATE ON idem.idem_rules
 FOR EACH STATEMENT EXECUTE FUNCTION idem.settings_changed();
 
 CREATE TRIGGER settings_changed
-AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.idem_state
+AFTER INSERT OR UPDATE OR DELETE ON idem.idem_state
+FOR EACH ROW EXECUTE FUNCTION idem.settings_changed();
+
+CREATE TRIGGER settings_truncated
+AFTER TRUNCATE ON idem.idem_state
 FOR EACH STATEMENT EXECUTE FUNCTION idem.settings_changed();
 
 /* whatever session_replication_role says: a session would go on by what was */
-ALTER TABLE idem.idem_rules ENABLE ALWAYS TRIGGER settings_changed;
-ALTER TABLE idem.idem_state ENABLE ALWAYS TRIGGER settings_changed;
+ALTER TABLE idem.idem_rules ENABLE ALWAYS TRIGGER settings_changed, ENABLE ALWAYS TRIGGER settings_truncated;
+ALTER TABLE idem.idem_state ENABLE ALWAYS TRIGGER settings_changed, ENABLE ALWAYS TRIGGER settings_truncated;

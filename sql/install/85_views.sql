@@ -130,7 +130,7 @@ WHERE a.state = ANY (ARRAY['pending', 'in_progress', 'needs_attention'])
 GROUP BY a.intent, a.state;
 
 CREATE VIEW idem.all_repeats AS
-SELECT r.action_id, r.intent, max(a.key) AS key, r.source, r.event_id,
+SELECT nullif(r.action_id, '00000000-0000-0000-0000-000000000000') AS action_id, r.intent, max(a.key) AS key, r.source, r.event_id,
 	sum(r.n)::bigint AS n, min(r.first_at) AS first_at, max(r.last_at) AS last_at
 FROM idem.idem_repeats r LEFT JOIN idem.idem_actions a ON a.action_id = r.action_id
 WHERE r.outcome <> 'claimed_after_forgetting'

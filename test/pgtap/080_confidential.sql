@@ -113,7 +113,7 @@ DROP OWNED BY regress_idem_looks;
 DROP ROLE regress_idem_looks;
 
 -- all of it
-SELECT results_eq('SELECT id, current FROM idem.secrets ORDER BY 1', $$VALUES ('p1', false), ('p2', false), ('p3', true)$$, 'the secrets in use');
+SELECT results_eq('SELECT id COLLATE "default", current FROM idem.secrets ORDER BY 1', $$VALUES ('p1', false), ('p2', false), ('p3', true)$$, 'the secrets in use');
 SELECT is((SELECT string_agg(x, '') FROM (
 	SELECT a::text FROM idem.idem_actions AS a UNION ALL SELECT e::text FROM idem.idem_events AS e UNION ALL SELECT r::text FROM idem.idem_repeats AS r
 	UNION ALL SELECT s::text FROM idem.idem_state AS s) AS all_rows (x) WHERE x LIKE '%4930%'), NULL, 'no table has a value in clear');
