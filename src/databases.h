@@ -36,8 +36,7 @@ typedef struct IdemDatabase
 	TimestampTz rest_until;		/* but not before this */
 	int64		pass_walk;		/* microseconds spent on looking in this pass */
 	BlockNumber block;			/* where the pass goes on */
-	BlockNumber bad;			/* it failed here the last time, */
-	BlockNumber bad_blocks;		/* so many are passed over; 0: it did not */
+	bool		passed_over;	/* something was, in this pass */
 	TimeLineID	said_timeline;	/* left for another, and said so in the log */
 	char		problem[IDEM_MAX_PROBLEM];
 } IdemDatabase;

@@ -55,6 +55,7 @@ idem_walk_start(IdemWalk *walk, IdemLedger *ledger, IdemWanted wanted,
 	walk->at = at;
 	walk->end = from < total && nblocks < total - from ? from + nblocks : total;
 	walk->scan = NULL;
+	walk->row = NULL;
 	if (from >= walk->end)
 		return;
 	ItemPointerSet(&first, from, FirstOffsetNumber);
@@ -101,6 +102,28 @@ is_wanted(IdemWalk *walk)
 	return false;
 }
 
+/* the next row that is not to be passed over */
+static bool
+next_row(IdemWalk *walk)
+{
+	bool		more;
+	bool		skipped;
+
+	do
+	{
+		if (walk->row != NULL)
+			ItemPointerSetInvalid(walk->row);
+		more = table_scan_getnextslot_tidrange(walk->scan, ForwardScanDirection, walk->slot);
+		skipped = false;
+		if (!more || walk->row == NULL)
+			break;
+		*walk->row = walk->slot->tts_tid;
+		for (int i = 0; !skipped && i < walk->nskip; i++)
+			skipped = ItemPointerEquals(walk->row, &walk->skip[i]);
+	} while (skipped);
+	return more;
+}
+
 /*
  * The next action that is wanted; false at the end of the range.  Its texts and
  * contents live until the next use of the ledger.
@@ -108,8 +131,7 @@ is_wanted(IdemWalk *walk)
 bool
 idem_walk_next(IdemWalk *walk, IdemAction *action)
 {
-	while (walk->scan != NULL &&
-		   table_scan_getnextslot_tidrange(walk->scan, ForwardScanDirection, walk->slot))
+	while (walk->scan != NULL && next_row(walk))
 	{
 		CHECK_FOR_INTERRUPTS();
 		*walk->at = ItemPointerGetBlockNumber(&walk->slot->tts_tid);

@@ -38,6 +38,12 @@ typedef struct IdemWalk
 	BlockNumber end;			/* the first block not walked over */
 	BlockNumber *at;			/* the caller's: the last one that a row was
 								 * read from, also after an error */
+
+	/* where the caller steps over rows, else NULL: the one it is at, invalid
+	 * while it looks for the next, and those to pass over */
+	ItemPointer row;
+	ItemPointer skip;
+	int			nskip;
 } IdemWalk;
 
 extern BlockNumber idem_ledger_blocks(IdemLedger *ledger);

@@ -41,6 +41,7 @@
 #include "repeats.h"
 #include "settings.h"
 #include "transition.h"
+#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 #include "utils/wait_event.h"
 
@@ -142,6 +143,66 @@ idem_maintenance_rest(IdemPass *pass)
 	pgstat_report_wait_end();
 }
 
+/* whether an error can be about what is stored, and not about where we are */
+static bool
+is_about_data(const ErrorData *error)
+{
+	switch (ERRCODE_TO_CATEGORY(error->sqlerrcode))
+	{
+		case ERRCODE_INTERNAL_ERROR:
+		case ERRCODE_DATA_EXCEPTION:
+		case ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION:
+		case ERRCODE_PROGRAM_LIMIT_EXCEEDED:
+		case ERRCODE_SYSTEM_ERROR:
+			return true;
+		default:
+			return false;
+	}
+}
+
+/*
+ * After an error in a batch, whose changes are rolled back: true where it is about
+ * a row, or about pages that cannot be read.  The pass then goes back to where
+ * the batch began, and passes that over.
+ */
+bool
+idem_maintenance_pass_over(IdemPass *pass, const ErrorData *error)
+{
+	BlockNumber behind = pass->bad + pass->bad_blocks;
+
+	if (!pass->walking || !is_about_data(error))
+		return false;
+	pass->walking = false;
+	if (ItemPointerIsValid(&pass->row) && pass->nbad_rows < IDEM_MAX_BAD_ROWS)
+		pass->bad_rows[pass->nbad_rows++] = pass->row;
+	else if (pass->bad_blocks > 0 && pass->block >= pass->bad && pass->block <= behind)
+		pass->bad_blocks *= 2;	/* still there: go further */
+	else
+	{
+		/* one stretch is known at a time */
+		if (pass->bad_blocks > 0 && pass->begun >= pass->bad)
+			pass->begun = Max(pass->begun, behind);
+		pass->bad = pass->block;
+		pass->bad_blocks = 2;
+	}
+	pass->block = pass->begun;
+	return true;
+}
+
+/* lets go of bad rows that the pass has left behind */
+static void
+forget_bad_rows(IdemPass *pass)
+{
+	int			kept = 0;
+
+	for (int i = 0; i < pass->nbad_rows; i++)
+	{
+		if (ItemPointerGetBlockNumber(&pass->bad_rows[i]) >= pass->block)
+			pass->bad_rows[kept++] = pass->bad_rows[i];
+	}
+	pass->nbad_rows = kept;
+}
+
 /*
  * One batch; true while there is more of the table.  Caller is in a
  * transaction, and commits it.  After an error the pass stands where it happened.
@@ -168,8 +229,13 @@ idem_maintenance_batch(IdemPass *pass, int batch)
 		end = Min(end, pass->bad);
 	else if (pass->bad_blocks > 0 && pass->block < pass->bad + pass->bad_blocks)
 		pass->block = pass->bad + pass->bad_blocks;
+	pass->begun = pass->block;
+	forget_bad_rows(pass);
 	idem_walk_start(&walk, ledger, IDEM_WANT_DUE, &pass->block,
 					Min(BLOCKS_PER_BATCH, Max(end, pass->block) - pass->block));
+	walk.row = &pass->row;
+	walk.skip = pass->bad_rows;
+	walk.nskip = pass->nbad_rows;
 	pass->walking = true;
 	MemoryContextSwitchTo(row_context);
 	while (left > 0 && idem_walk_next(&walk, &row))
@@ -247,6 +313,51 @@ anywhere(void)
 }
 
 /*
+ * A batch, and its commit.  What cannot be read or worked on, as after a fault of
+ * the disk, must not keep all others from being judged: it is said, and passed over.
+ */
+static bool
+try_batch(IdemPass *pass, int batch)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	ErrorData  *volatile error = NULL;
+	volatile bool more = true;
+
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		more = idem_maintenance_batch(pass, batch);
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	if (error != NULL)
+	{
+		if (!idem_maintenance_pass_over(pass, error))
+			ReThrowError(error);
+		ereport(WARNING,
+				(errcode(error->sqlerrcode),
+				 errmsg("maintenance passed over a part of idem_actions: %s", error->message),
+				 ItemPointerIsValid(&pass->row) ?
+				 errdetail("The row at ctid (%u,%u).", ItemPointerGetBlockNumber(&pass->row),
+						   ItemPointerGetOffsetNumber(&pass->row)) :
+				 errdetail("%u blocks from block %u on.", pass->bad_blocks, pass->bad)));
+	}
+	SPI_commit();
+	return more;
+}
+
+/*
  * CALL run_maintenance: one pass, committed batch by batch.  It begins anywhere
  * and comes round to there, so that calls which are cut off each time, by
  * max_batches or by a timeout, still get everywhere.
@@ -271,8 +382,7 @@ idem_run_maintenance(PG_FUNCTION_ARGS)
 	begun_at = pass.block = anywhere();
 	do
 	{
-		more = idem_maintenance_batch(&pass, batch);
-		SPI_commit();
+		more = try_batch(&pass, batch);
 		idem_maintenance_rest(&pass);
 		if (!more && begun_at > 0)
 		{

@@ -509,7 +509,7 @@ work(IdemDatabase *database, IdemPass *pass, Oid *ledger)
 		idem_maintenance_rest(pass);
 		now = GetCurrentTimestamp();
 	}
-	all_is_well = !more && database->bad_blocks == 0;
+	all_is_well = !more && !database->passed_over;
 	database->at_start = false;
 	database->next_pass = now;
 	if (!more)
@@ -521,7 +521,7 @@ work(IdemDatabase *database, IdemPass *pass, Oid *ledger)
 		database->next_pass = Max(naptimes_from_now(1), database->rest_until);
 		database->pass_walk = 0;
 		database->block = 0;
-		database->bad_blocks = 0;
+		database->passed_over = false;
 	}
 	write_repeats(until);
 	if (all_is_well)
@@ -529,47 +529,28 @@ work(IdemDatabase *database, IdemPass *pass, Oid *ledger)
 }
 
 /*
- * An error ends the session; it is said once, until all is well again.  One at a
- * row costs what lies near it this pass, and nobody else: the next session goes
- * up to there, and on behind it.
+ * An error is said once, until all is well again.  One that is about a row, or about
+ * pages that cannot be read, costs just that, and the session goes on; any other
+ * ends it.
  */
 static void
-note_problem(IdemDatabase *database, const IdemPass *pass, const char *name, const ErrorData *error)
+note_problem(IdemDatabase *database, const char *name, const ErrorData *error, bool passed_over)
 {
 	char		problem[IDEM_MAX_PROBLEM];
-	bool		at_a_row = pass->walking && error->sqlerrcode != ERRCODE_QUERY_CANCELED;
 
 	snprintf(problem, IDEM_MAX_PROBLEM, "%.*s",
 			 pg_mbcliplen(error->message, strlen(error->message), IDEM_MAX_PROBLEM - 1), error->message);
 	if (database->problem[0] == '\0' ||
-		(!at_a_row && strcmp(database->problem, problem) != 0))
+		(!passed_over && strcmp(database->problem, problem) != 0))
 		ereport(WARNING,
 				(errcode(error->sqlerrcode),
 				 errmsg("idem_action maintenance failed in \"%s\": %s", name, error->message),
 				 errhint("It is tried again; worker_status shows the problem while it lasts.")));
 	strcpy(database->problem, problem);
-	if (at_a_row)
-	{
-		BlockNumber behind = database->bad + database->bad_blocks;
-
-		/*
-		 * still there, as in a stretch of pages that cannot be read: go
-		 * further
-		 */
-		if (database->bad_blocks > 0 && pass->block >= database->bad && pass->block <= behind)
-			database->bad_blocks *= 2;
-		else
-		{
-			if (database->bad_blocks > 0 && database->block >= database->bad)
-				database->block = Max(database->block, behind);
-			database->bad = pass->block;
-			database->bad_blocks = 2;
-		}
-		database->next_pass = database->rest_until = naptimes_from_now(1);
-		return;
-	}
-	database->bad_blocks = 0;
-	database->next_pass = database->rest_until = naptimes_from_now(UNUSED_FACTOR);
+	if (passed_over)
+		database->passed_over = true;
+	else
+		database->next_pass = database->rest_until = naptimes_from_now(UNUSED_FACTOR);
 }
 
 /* what autovacuum has of its own, or else shares with VACUUM */
@@ -613,6 +594,7 @@ idem_worker_main(Datum arg)
 	IdemPass	pass = {.end = InvalidBlockNumber};
 	Oid			ledger;
 	char	   *name;
+	volatile bool again;
 
 	set_up();
 	connect_to(dbid);
@@ -626,23 +608,26 @@ idem_worker_main(Datum arg)
 	MemoryContextSwitchTo(context);
 	ledger = database.ledger;
 	pass.block = database.block;
-	pass.bad = database.bad;
-	pass.bad_blocks = database.bad_blocks;
-	PG_TRY();
+	do
 	{
-		work(&database, &pass, &ledger);
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
+		again = false;
+		PG_TRY();
+		{
+			work(&database, &pass, &ledger);
+		}
+		PG_CATCH();
+		{
+			ErrorData  *error;
 
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		AbortCurrentTransaction();
-		note_problem(&database, &pass, name, error);
-	}
-	PG_END_TRY();
+			MemoryContextSwitchTo(context);
+			error = CopyErrorData();
+			FlushErrorState();
+			AbortCurrentTransaction();
+			again = idem_maintenance_pass_over(&pass, error);
+			note_problem(&database, name, error, again);
+		}
+		PG_END_TRY();
+	} while (again);
 	idem_database_put(&database, ledger);
 	proc_exit(0);
 }

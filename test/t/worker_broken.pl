@@ -149,6 +149,7 @@ foreach my $case (
 	{
 		$node->safe_psql('postgres', 'DROP DATABASE IF EXISTS changed WITH (FORCE)');
 		$node->safe_psql('postgres', 'CREATE DATABASE changed TEMPLATE usual STRATEGY file_copy');
+		$node->safe_psql('changed', 'SELECT idem.accept_copy()');
 		$node->safe_psql('changed', "ALTER TABLE idem.$table $change");
 		foreach my $call (@calls)
 		{
