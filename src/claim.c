@@ -333,6 +333,7 @@ try_once(IdemLedger *ledger, IdemRequest *r, bool *first)
 	{
 		idem_ledger_rest(ledger);
 		idem_ledger_wait(holder);
+		idem_request_rule_again(r);
 		return false;
 	}
 	if (found == IDEM_ABSENT || idem_is_forgotten(&row, r->now))

@@ -81,6 +81,7 @@ try_enqueue(IdemLedger *ledger, IdemRequest *r, IdemAction *row, IdemVerdict *v,
 	{
 		idem_ledger_rest(ledger);
 		idem_ledger_wait(holder);
+		idem_request_rule_again(r);
 		return false;
 	}
 	idem_check_identity(row, r);
@@ -204,6 +205,10 @@ idem_enqueue_actions(PG_FUNCTION_ARGS)
 
 		CHECK_FOR_INTERRUPTS();
 		idem_row_next(&memory);
+		/* the row before may have waited, and the rule have changed meanwhile */
+		idem_request_rule(&common);
+		r->rule = common.rule;
+		r->paused = common.paused;
 		enqueue(ledger, r, &row, &v, &known);
 		idem_count_repeat(r, &v, known);
 		idem_answer(&answer, r, &v, known);

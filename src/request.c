@@ -34,6 +34,7 @@
 #include "repeats.h"
 #include "secret.h"
 #include "utils/builtins.h"
+#include "utils/inval.h"
 #include "utils/tuplestore.h"
 #include "utils/typcache.h"
 
@@ -259,6 +260,19 @@ idem_request_permission(const IdemRequest *r)
 				(errcode(ERRCODE_IDEM_NOT_PERMITTED),
 				 errmsg("intent \"%s\" is for its workers only", idem_shown_text(r->intent)),
 				 errhint("The rule's worker_role names the role whose members may act.")));
+}
+
+/*
+ * The same after a wait for another transaction: what a person has changed
+ * meanwhile holds.  The table lock, held all the while, keeps what is
+ * confidential from changing, so the ids stand.
+ */
+void
+idem_request_rule_again(IdemRequest *r)
+{
+	AcceptInvalidationMessages();
+	idem_request_rule(r);
+	idem_request_permission(r);
 }
 
 void

@@ -50,6 +50,7 @@ extern void idem_request_key(IdemRequest *r, text *key);
 extern void idem_request_call_id(IdemRequest *r, FunctionCallInfo fcinfo, int n);
 extern void idem_request_check_call_id(const IdemRequest *r);
 extern void idem_request_rule(IdemRequest *r);
+extern void idem_request_rule_again(IdemRequest *r);
 extern void idem_request_identify(IdemRequest *r);
 extern void idem_request_identify_batch(IdemBatchArgs *batch, const IdemRequest *common);
 extern IdemFound idem_request_probe(IdemLedger *ledger, IdemRequest *r, IdemAction *row,
