@@ -63,11 +63,27 @@ claim_by_judgement(IdemVerdict *v, const IdemRequest *r, IdemJudgement judgement
 	}
 }
 
+/* a person has to see what the claim brings before anybody gets it */
+void
+idem_claim_unapproved(IdemVerdict *v, const IdemRequest *r)
+{
+	if (idem_brings_params(&v->after, r))
+		idem_await_approval(v, r);
+	else
+		idem_tell_state(v, r);
+}
+
 void
 idem_claim_pending(IdemVerdict *v, const IdemRequest *r)
 {
 	if (v->after.uncertain)
-		claim_by_judgement(v, r, idem_judge(&v->after, r, STILL_DOUBTFUL, true));
+	{
+		IdemJudgement judgement = idem_judge(&v->after, r, STILL_DOUBTFUL, true);
+
+		if (judgement == JUDGED_ENDED)
+			idem_record_attention(v);
+		claim_by_judgement(v, r, judgement);
+	}
 	else if (r->call == IDEM_CALL_TAKE_TO_VERIFY)
 		idem_tell_state(v, r);
 	else

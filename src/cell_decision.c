@@ -124,6 +124,7 @@ void
 idem_resolve(IdemVerdict *v, const IdemRequest *r)
 {
 	IdemAction *a = &v->after;
+	IdemAction	before = *a;
 	bool		reopened = a->state == IDEM_CANCELLED;
 
 	a->uncertain = false;
@@ -158,6 +159,7 @@ idem_resolve(IdemVerdict *v, const IdemRequest *r)
 			idem_to_final(a, IDEM_CANCELLED, r);
 			break;
 	}
+	idem_record_interruption(v, &before);
 	decided(v, r, "resolved");
 }
 
@@ -170,7 +172,7 @@ idem_resolve_held(IdemVerdict *v, const IdemRequest *r)
 		idem_resolve(v, r);
 }
 
-/* a completion that only the row tells, before the row stops telling it */
+/* a hand-out and its success that only the row tells, before it stops to */
 static void
 tell_completion(IdemVerdict *v, const IdemRequest *r)
 {
@@ -182,8 +184,7 @@ tell_completion(IdemVerdict *v, const IdemRequest *r)
 	{
 		IdemPast   *past = lfirst(lc);
 
-		if (idem_uuid_equal(&past->claim_id, &a->claim_id) && strcmp(past->event, "succeeded") == 0 &&
-			idem_detail_bool(past->detail, "accepted"))
+		if (idem_uuid_equal(&past->claim_id, &a->claim_id) && past->claimed_at != 0)
 			told = true;
 	}
 	if (idem_text_is(a->ended_by, "succeeded") && !told)

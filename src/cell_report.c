@@ -43,13 +43,13 @@ note_success(IdemVerdict *v, bool late)
 	if (v->after.cancel_requested)
 		v->note = "the cancel came too late: the action had taken effect";
 	else if (late)
-		v->note = "accepted although the lease had ended: nobody had acted since";
+		v->note = "accepted although the claim had ended: nobody had acted since";
 	v->accepted = true;
 }
 
 /*
- * The action is done; "late" says that it came after the lease.  A success in
- * time is told by the row alone, any other one by a line too.
+ * The action is done; "late" says that the claim had ended, by its lease or by
+ * its own report.  A success in time is told by the row alone, any other one by a line too.
  */
 void
 idem_succeed(IdemVerdict *v, const IdemRequest *r, bool late)
@@ -296,9 +296,8 @@ void
 idem_evidence(IdemVerdict *v, const IdemRequest *r)
 {
 	v->accepted = false;
-	v->note = v->attempt == 0 ?
-		"kept as evidence: the ledger knows no such claim of this action, so its state is unchanged" :
-		"kept as evidence: the claim had ended, so the action's state is unchanged";
+	v->note = psprintf("kept as evidence: %s, so the action's state is unchanged",
+					   v->attempt == 0 ? idem_unknown_claim(r) : "the claim had ended");
 	idem_record_report(v, r);
 }
 
@@ -306,6 +305,8 @@ idem_evidence(IdemVerdict *v, const IdemRequest *r)
 void
 idem_late_result(IdemVerdict *v, const IdemRequest *r)
 {
+	IdemAction	before = v->after;
+
 	if (success_known(&v->after))
 	{
 		idem_second_result(v, r);
@@ -313,12 +314,12 @@ idem_late_result(IdemVerdict *v, const IdemRequest *r)
 	}
 	idem_keep_success(v, r);
 	v->accepted = false;
-	v->note = v->attempt == 0 ?
-		"kept: the ledger knows no such claim of this action, so a person decides" :
-		"kept: the success came after the claim had ended, so a person decides";
+	v->note = psprintf("kept: %s, so a person decides",
+					   v->attempt == 0 ? idem_unknown_claim(r) : "the success came after the claim had ended");
 	idem_to_attention(&v->after, "late_result");
 	v->changes = true;
 	idem_record_report(v, r);
+	idem_record_interruption(v, &before);
 }
 
 /* another success than the one that is stored: the first result stays */
@@ -329,14 +330,22 @@ idem_second_result(IdemVerdict *v, const IdemRequest *r)
 
 	if (same_known_success(a, r))
 	{
-		if (a->state == IDEM_COMPLETED)
-			v->accepted = true;
-		else
+		if (a->state != IDEM_COMPLETED)
 			idem_evidence(v, r);
+		else
+		{
+			v->accepted = true;
+			if (v->attempt == 0)
+			{
+				v->note = psprintf("the success is known; %s", idem_unknown_claim(r));
+				idem_record_report(v, r);
+			}
+		}
 		return;
 	}
 	v->accepted = false;
-	v->note = "kept: another success is stored already, so the action may have been done twice; a person decides";
+	v->note = psprintf("kept: another success is stored already%s%s, so the action may have been done twice; a person decides",
+					   v->attempt == 0 ? ", and " : "", v->attempt == 0 ? idem_unknown_claim(r) : "");
 	if (a->state != IDEM_COMPLETED)
 		idem_to_attention(a, "double_result");
 	else

@@ -6,7 +6,8 @@
  * explain_action reads one row and its history and says who did what when,
  * what is known, what is not, and what to do next.  It shows no contents.  The
  * advice follows from the state alone, so it cannot contradict what the calls
- * it names will do.
+ * it names will do.  Names from outside are quoted where they could be taken for
+ * words of ours, and each fact is one line.
  *
  * Copyright (c) 2026, idem_action contributors
  *
@@ -31,6 +32,7 @@
 #include "key.h"
 #include "miscadmin.h"
 #include "pause.h"
+#include "quote.h"
 #include "utils/builtins.h"
 #include "utils/tuplestore.h"
 
@@ -67,12 +69,7 @@ tell(Story *story, const char *format,...)
 			break;
 		enlargeStringInfo(&line, needed);
 	}
-	/* one line, whatever its names hold */
-	for (char *c = line.data; *c != '\0'; c++)
-	{
-		if ((unsigned char) *c < ' ')
-			*c = ' ';
-	}
+	idem_keep_one_line(line.data);
 	value = CStringGetTextDatum(line.data);
 	tuplestore_putvalues(story->rsinfo->setResult, story->rsinfo->setDesc, &value, &isnull);
 }
@@ -83,23 +80,32 @@ text_or(text *value, const char *otherwise)
 	return value != NULL ? text_to_cstring(value) : otherwise;
 }
 
+/* "name", or a literal */
+static const char *
+in_quotes(text *name)
+{
+	char	   *label = text_to_cstring(name);
+
+	return idem_is_plain_label(label) ? psprintf("\"%s\"", label) : idem_quote_label(label);
+}
+
 /* " (worker-3)", or nothing */
 static const char *
 by_worker(const char *worker)
 {
-	return worker != NULL ? psprintf(" (worker %s)", worker) : "";
+	return worker != NULL ? psprintf(" (worker %s)", idem_quote_label(worker)) : "";
 }
 
 static const char *
 by_event(const char *event_id)
 {
-	return event_id != NULL ? psprintf(", event %s", event_id) : "";
+	return event_id != NULL ? psprintf(", event %s", idem_quote_label(event_id)) : "";
 }
 
 static const char *
 from_source(const char *source)
 {
-	return source != NULL ? psprintf(" from %s", source) : "";
+	return source != NULL ? psprintf(" from %s", idem_quote_label(source)) : "";
 }
 
 static const char *
@@ -112,8 +118,6 @@ quoted_reason(const char *value)
 static const char *
 attempt_name(int attempt, int generation, const IdemAction *row)
 {
-	if (attempt == 0)
-		return "a claim that the ledger does not know";
 	if (row->generation == 1)
 		return psprintf("attempt %d", attempt);
 	return psprintf("attempt %d of generation %d", attempt, generation);
@@ -132,24 +136,36 @@ expiry_meaning(Jsonb *detail)
 	return "it had not said that it acts, so it did nothing";
 }
 
-/* one line of the history; an ended attempt's line also tells its hand-out */
+/* "nobody knows", or "never issued" where no line of the history is missing */
+static const char *
+unknown_claim(const List *history)
+{
+	ListCell   *lc;
+
+	foreach(lc, history)
+	{
+		if (strcmp(((IdemPast *) lfirst(lc))->event, "thinned") == 0)
+			return "a claim that the ledger does not know";
+	}
+	return "a claim that the ledger never issued";
+}
+
+/* one line of the history */
 static void
-tell_past(Story *story, const IdemPast *past, const IdemAction *row, bool hand_out)
+tell_past(Story *story, const IdemPast *past, const IdemAction *row, const List *history)
 {
 	char	   *at = pstrdup(timestamptz_to_str(past->at));
-	const char *who = past->actor != NULL ? past->actor : past->role;
-	const char *attempt = attempt_name(past->attempt, past->generation, row);
+	const char *who = idem_quote_label(past->actor != NULL ? past->actor : past->role);
+	const char *attempt = past->attempt > 0 ? attempt_name(past->attempt, past->generation, row) :
+		unknown_claim(history);
 	char	   *ref = idem_detail_string(past->detail, "external_ref");
 	char	   *found = idem_detail_string(past->detail, "found");
-	const char *with_ref = ref != NULL ? psprintf(" with reference %s", ref) : "";
+	const char *with_ref = ref != NULL ? psprintf(" with reference %s", idem_quote_label(ref)) : "";
 	const char *why = quoted_reason(idem_detail_string(past->detail, "reason"));
 	const char *kept = idem_detail_bool(past->detail, "accepted") ? "" :
 		past->attempt == 0 ? "; it is kept as evidence" :
 		"; it came too late and is kept as evidence";
 
-	if (hand_out && past->claimed_at != 0)
-		tell(story, "%s: %s was handed out%s%s.", pstrdup(timestamptz_to_str(past->claimed_at)), attempt, by_worker(past->worker),
-			 idem_detail_bool(past->detail, "verifying") ? ", to search first" : "");
 	if (strcmp(past->event, "expired") == 0)
 		tell(story, "%s: the lease of %s%s ended without a report; %s.",
 			 pstrdup(timestamptz_to_str(idem_detail_time(past->detail, "lease_until"))), attempt,
@@ -167,8 +183,16 @@ tell_past(Story *story, const IdemPast *past, const IdemAction *row, bool hand_o
 			 with_ref, why, kept);
 	else if (strcmp(past->event, "succeeded") == 0)
 		tell(story, "%s: %s reported success%s%s.", at, attempt, with_ref, kept);
-	else if (strcmp(past->event, "redelivered") == 0)
-		tell(story, "%s: arrived again%s%s.", at, by_event(past->event_id), from_source(past->source));
+	else if (strcmp(past->event, "interrupted") == 0)
+		tell(story, "%s: the claim of %s%s ended while it held; %s.", at, attempt, by_worker(past->worker),
+			 expiry_meaning(past->detail));
+	else if (strcmp(past->event, "needs_attention") == 0)
+		tell(story, "%s: no further attempt may be made, so a person decides; reason %s.", at,
+			 idem_detail_string(past->detail, "reason"));
+	else if (strcmp(past->event, "params_added") == 0)
+		tell(story, "%s: a claim%s%s%s brought its params%s.", at, by_worker(past->worker),
+			 by_event(past->event_id), from_source(past->source),
+			 idem_detail_bool(past->detail, "approved") ? ", which the approval did not cover" : "");
 	else if (strcmp(past->event, "thinned") == 0)
 		tell(story, "%s: " INT64_FORMAT " lines up to here are left out, from %s on; view history counts them by kind.",
 			 at, idem_detail_int(past->detail, "lines"),
@@ -182,42 +206,144 @@ tell_past(Story *story, const IdemPast *past, const IdemAction *row, bool hand_o
 		tell(story, "%s: %s by %s%s.", at, past->event, who, why);
 }
 
-/* whether the last attempt was handed out to search */
-static bool
-was_search(const IdemAction *a, const List *history)
+/* a hand-out, told by a line of the history or by the row */
+typedef struct HandOut
 {
+	TimestampTz at;
+	int32		generation;
+	int32		attempt;
+	const char *worker;
+	bool		searching;		/* as far as the row tells */
+	bool		begun;
+} HandOut;
+
+/* by time, and in the order in which they were written */
+static int
+compare_lines(const ListCell *a, const ListCell *b)
+{
+	const IdemPast *x = lfirst(a);
+	const IdemPast *y = lfirst(b);
+
+	if (x->at != y->at)
+		return x->at < y->at ? -1 : 1;
+	return x->id < y->id ? -1 : x->id > y->id;
+}
+
+static bool
+is_about(const IdemPast *past, const HandOut *hand_out)
+{
+	return past->generation == hand_out->generation && past->attempt == hand_out->attempt;
+}
+
+/*
+ * Each hand-out once, in order: of an ended attempt by its first line that tells
+ * one, of the last attempt by the row.  Returns how many.
+ */
+static int
+find_hand_outs(const IdemAction *row, const List *history, HandOut *found)
+{
+	int			n = 0;
+	ListCell   *lc;
+
+	foreach(lc, history)
+	{
+		IdemPast   *past = lfirst(lc);
+		bool		known = past->claimed_at == 0 ||
+			(past->generation == row->generation && past->attempt == row->attempt);
+
+		for (int i = 0; i < n && !known; i++)
+			known = is_about(past, &found[i]);
+		if (!known)
+			found[n++] = (HandOut) {
+			.at = past->claimed_at,
+			.generation = past->generation,
+			.attempt = past->attempt,
+			.worker = past->worker,
+		};
+	}
+	if (row->claimed_at != IDEM_NEVER)
+		found[n++] = (HandOut) {
+		.at = row->claimed_at,
+		.generation = row->generation,
+		.attempt = row->attempt,
+		.worker = text_or(row->worker, NULL),
+		.searching = row->verifying,
+		.begun = row->begun,
+	};
+	return n;
+}
+
+/* with the delivery that was handed it, and whether it was to be searched for */
+static void
+tell_hand_out(Story *story, const HandOut *hand_out, const IdemAction *row, const List *history)
+{
+	const IdemPast *delivery = NULL;
+	bool		searching = hand_out->searching;
 	ListCell   *lc;
 
 	foreach(lc, history)
 	{
 		IdemPast   *past = lfirst(lc);
 
-		if (past->generation == a->generation && past->attempt == a->attempt &&
-			idem_detail_bool(past->detail, "verifying"))
-			return true;
+		if (!is_about(past, hand_out))
+			continue;
+		if (strcmp(past->event, "redelivered") == 0)
+			delivery = past;
+		else if (idem_detail_bool(past->detail, "verifying"))
+			searching = true;
 	}
-	return a->verifying;
+	tell(story, "%s: %s was handed out%s%s%s%s%s.", pstrdup(timestamptz_to_str(hand_out->at)),
+		 attempt_name(hand_out->attempt, hand_out->generation, row), by_worker(hand_out->worker),
+		 delivery != NULL ? by_event(delivery->event_id) : "",
+		 delivery != NULL ? from_source(delivery->source) : "",
+		 searching ? ", to search first" : "", hand_out->begun ? "; it said that it acts" : "");
 }
 
-/* what the row itself tells of the last attempt */
+/* the hand-outs and what followed on each, by time */
 static void
-tell_last_attempt(Story *story, const IdemAction *a, const List *history, TimestampTz now)
+tell_history(Story *story, const IdemAction *row, List *history, TimestampTz now)
 {
-	char	   *claimed;
+	HandOut    *hand_outs = palloc((list_length(history) + 1) * sizeof(HandOut));
+	int			n = find_hand_outs(row, history, hand_outs);
+	int			next = 0;
+	ListCell   *lc;
 
-	if (a->claimed_at == IDEM_NEVER)
-		return;
-	claimed = pstrdup(timestamptz_to_str(a->claimed_at));
-	tell(story, "%s: %s was handed out%s%s%s.", claimed, attempt_name(a->attempt, a->generation, a),
-		 by_worker(a->worker != NULL ? text_to_cstring(a->worker) : NULL),
-		 was_search(a, history) ? ", to search first" : "",
-		 a->begun ? "; it said that it acts" : "");
-	if (a->state == IDEM_IN_PROGRESS)
-		tell(story, "%s: its lease %s.", pstrdup(timestamptz_to_str(a->lease_until)),
-			 a->lease_until > now ? "ends" : "ended, and nobody has judged it yet");
+	list_sort(history, compare_lines);
+	foreach(lc, history)
+	{
+		IdemPast   *past = lfirst(lc);
+
+		while (next < n && (hand_outs[next].at < past->at || is_about(past, &hand_outs[next])))
+			tell_hand_out(story, &hand_outs[next++], row, history);
+		if (strcmp(past->event, "redelivered") != 0)
+			tell_past(story, past, row, history);
+	}
+	while (next < n)
+		tell_hand_out(story, &hand_outs[next++], row, history);
+	if (row->state == IDEM_IN_PROGRESS)
+		tell(story, "%s: its lease %s.", pstrdup(timestamptz_to_str(row->lease_until)),
+			 row->lease_until > now ? "ends" : "ended, and nobody has judged it yet");
 }
 
-/* those whose lease ended without a report, unless that says that they did nothing */
+/* whose success it was that a person has to look at */
+static const char *
+late_claim(const List *history)
+{
+	const char *claim = "a claim that did not hold the action any more";
+	ListCell   *lc;
+
+	foreach(lc, history)
+	{
+		IdemPast   *past = lfirst(lc);
+
+		if (strcmp(past->event, "succeeded") == 0 && !idem_detail_bool(past->detail, "accepted"))
+			claim = past->attempt > 0 ? "a claim that did not hold the action any more" :
+				unknown_claim(history);
+	}
+	return claim;
+}
+
+/* those whose claim ended without a report, unless that says that they did nothing */
 static void
 tell_whom_to_stop(Story *story, const IdemAction *a, const List *history)
 {
@@ -227,7 +353,8 @@ tell_whom_to_stop(Story *story, const IdemAction *a, const List *history)
 	{
 		IdemPast   *past = lfirst(lc);
 
-		if (past->generation != a->generation || strcmp(past->event, "expired") != 0 ||
+		if (past->generation != a->generation ||
+			(strcmp(past->event, "expired") != 0 && strcmp(past->event, "interrupted") != 0) ||
 			idem_detail_bool(past->detail, "verifying") ||
 			(idem_detail_bool(past->detail, "marked") && !idem_detail_bool(past->detail, "begun")))
 			continue;
@@ -243,7 +370,7 @@ tell_conclusion(Story *story, const IdemAction *a, const IdemRule *rule, const L
 	char	   *id = DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&a->action_id)));
 	char		provider_key[IDEM_PROVIDER_KEY_SIZE];
 	const char *ref = a->external_ref != NULL ?
-		psprintf(" (reference %s)", text_to_cstring(a->external_ref)) : "";
+		psprintf(" (reference %s)", idem_quote_label(text_to_cstring(a->external_ref))) : "";
 
 	idem_provider_key(&a->action_id, a->generation, provider_key);
 	switch (a->state)
@@ -278,7 +405,7 @@ tell_conclusion(Story *story, const IdemAction *a, const IdemRule *rule, const L
 			break;
 		case IDEM_NEEDS_ATTENTION:
 			if (idem_text_is(a->reason, "late_result") || idem_text_is(a->reason, "double_result"))
-				tell(story, "Known: a success was reported%s by a claim that did not hold the action any more.", ref);
+				tell(story, "Known: a success was reported%s by %s.", ref, late_claim(history));
 			else
 				tell(story, "Known: nobody acts on it now; reason %s.", text_or(a->reason, "none"));
 			if (idem_text_is(a->reason, "double_result"))
@@ -293,7 +420,7 @@ tell_conclusion(Story *story, const IdemAction *a, const IdemRule *rule, const L
 			tell_whom_to_stop(story, a, history);
 			break;
 		case IDEM_IN_PROGRESS:
-			tell(story, "Known: %s holds it%s.", text_or(a->worker, "a worker"),
+			tell(story, "Known: %s holds it%s.", a->worker != NULL ? idem_quote_label(text_to_cstring(a->worker)) : "a worker",
 				 a->cancel_requested ? ", and a cancel was requested" : "");
 			tell(story, "Not known: whether %s has taken effect yet.",
 				 a->uncertain ? "it or an earlier attempt" : "it");
@@ -332,8 +459,6 @@ idem_explain_action(PG_FUNCTION_ARGS)
 	pg_uuid_t	id;
 	TimestampTz now = GetCurrentTimestamp();
 	List	   *history;
-	ListCell   *lc;
-	bool		told = false;
 
 	idem_arg_uuid(fcinfo, 0, "action_id", &id);
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
@@ -341,27 +466,14 @@ idem_explain_action(PG_FUNCTION_ARGS)
 	if (!idem_read_action(ledger, &id, idem_rule_shows, &row, &rule))
 		idem_raise_no_such_action(&id);
 
-	tell(&story, "Action \"%s\" %s%s%s.", text_to_cstring(row.intent),
-		 row.key != NULL ? psprintf("for key \"%s\"", text_to_cstring(row.key)) : "for a confidential key",
-		 VARSIZE_ANY_EXHDR(row.scope) > 0 ? psprintf(" in scope \"%s\"", text_to_cstring(row.scope)) : "",
+	tell(&story, "Action %s %s%s%s.", in_quotes(row.intent),
+		 row.key != NULL ? psprintf("for key %s", in_quotes(row.key)) : "for a confidential key",
+		 VARSIZE_ANY_EXHDR(row.scope) > 0 ? psprintf(" in scope %s", in_quotes(row.scope)) : "",
 		 row.generation > 1 ? psprintf(", generation %d", row.generation) : "");
 	tell(&story, "%s: first seen%s%s.", pstrdup(timestamptz_to_str(row.created_at)),
 		 by_event(text_or(row.event_id, NULL)), from_source(text_or(row.source, NULL)));
 	history = idem_ledger_past(&id);
-	foreach(lc, history)
-	{
-		IdemPast   *past = lfirst(lc);
-
-		/* the last attempt began before anything was said about it */
-		if (!told && past->generation == row.generation && past->during == row.attempt)
-		{
-			tell_last_attempt(&story, &row, history, now);
-			told = true;
-		}
-		tell_past(&story, past, &row, !told);
-	}
-	if (!told)
-		tell_last_attempt(&story, &row, history, now);
+	tell_history(&story, &row, history, now);
 	tell_conclusion(&story, &row, rule, history, now);
 	idem_ledger_close(ledger);
 	PG_RETURN_NULL();

@@ -233,6 +233,7 @@ idem_ledger_past(const pg_uuid_t *id)
 		IdemPast   *line = palloc0(sizeof(IdemPast));
 
 		slot_getallattrs(slot);
+		line->id = DatumGetInt64(slot->tts_values[EV_ID]);
 		line->at = DatumGetTimestampTz(slot->tts_values[EV_AT]);
 		line->event = TextDatumGetCString(slot->tts_values[EV_EVENT]);
 		if (!slot->tts_isnull[EV_CLAIMED_AT])

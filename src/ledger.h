@@ -38,6 +38,7 @@ typedef enum IdemWrite
 /* a report that the history holds; facts as far as they are compared */
 typedef struct IdemPast
 {
+	int64		id;
 	TimestampTz at;
 	TimestampTz claimed_at;		/* 0: it ended no attempt */
 	char	   *event;

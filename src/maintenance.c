@@ -526,6 +526,8 @@ put_before_a_person(const IdemAction *row, IdemAction *after, void *arg)
 	if (row->state != IDEM_PENDING && row->state != IDEM_IN_PROGRESS)
 		return false;
 	after->uncertain = true;
+	if (row->state == IDEM_IN_PROGRESS)
+		idem_end_claim(after, "interrupted");
 	idem_to_attention(after, "ledger_restored");
 	after->revision++;
 	return true;
@@ -545,6 +547,11 @@ record_restore(const IdemAction *row, void *arg)
 	StringInfoData detail;
 
 	idem_detail_start(&detail);
+	if (row->state == IDEM_IN_PROGRESS)
+	{
+		event.claimed_at = row->claimed_at;
+		idem_detail_add_bool(&detail, "verifying", row->verifying);
+	}
 	idem_detail_add_time(&detail, "since", restore->since);
 	idem_detail_add_text(&detail, "reason", restore->note);
 	event.detail = idem_detail_end(&detail);

@@ -129,6 +129,38 @@ came_again(const IdemAction *a, const IdemRequest *r)
 		(r->event_id != NULL && !idem_text_equal(a->event_id, r->event_id));
 }
 
+/* whether the request has params for a row that has none, or has lost them */
+bool
+idem_brings_params(const IdemAction *a, const IdemRequest *r)
+{
+	return a->params == NULL && r->params != NULL &&
+		(a->params_digest == NULL || a->purged);
+}
+
+static void
+take_params(IdemAction *a, const IdemRequest *r)
+{
+	a->params = r->params;
+	a->params_digest = r->params_digest;
+	a->purged = false;
+}
+
+/*
+ * An approval is of what the person saw.  Params that come later are kept for
+ * the next look, and nothing is handed out before.
+ */
+void
+idem_await_approval(IdemVerdict *v, const IdemRequest *r)
+{
+	IdemAction *a = &v->after;
+
+	idem_record_params(v, r);
+	take_params(a, r);
+	a->approved = false;
+	v->changes = true;
+	v->outcome = IDEM_AWAITING_APPROVAL;
+}
+
 void
 idem_hand_out(IdemVerdict *v, const IdemRequest *r, bool verifying)
 {
@@ -137,6 +169,11 @@ idem_hand_out(IdemVerdict *v, const IdemRequest *r, bool verifying)
 	if (r->paused)
 	{
 		v->outcome = IDEM_PAUSED;
+		return;
+	}
+	if (r->rule->requires_approval && idem_brings_params(a, r))
+	{
+		idem_await_approval(v, r);
 		return;
 	}
 	idem_leave_state(a);
@@ -156,13 +193,8 @@ idem_hand_out(IdemVerdict *v, const IdemRequest *r, bool verifying)
 	a->ended_by = NULL;
 	if (came_again(a, r))
 		idem_record_redelivery(v, r);
-	if (a->params == NULL && r->params != NULL &&
-		(a->params_digest == NULL || a->purged))
-	{
-		a->params = r->params;
-		a->params_digest = r->params_digest;
-		a->purged = false;
-	}
+	if (idem_brings_params(a, r))
+		take_params(a, r);
 	/* what nobody approved never goes out */
 	if (a->draft == NULL && !r->rule->requires_approval)
 		a->draft = r->draft;

@@ -20,6 +20,7 @@
 #include "transition.h"
 #include "canon.h"
 #include "detail.h"
+#include "quote.h"
 #include "utils/builtins.h"
 
 /*-------------------------------------------------------------------------
@@ -106,9 +107,9 @@ idem_record_report(IdemVerdict *v, const IdemRequest *r)
 	}
 	if (r->call == IDEM_CALL_COMPLETE && idem_double_open(&v->after))
 		idem_detail_add_text(&d, "first_external_ref", v->after.external_ref);
-	/* the row will tell the hand-out of the next attempt */
-	if (v->accepted && v->after.claimed_at != IDEM_NEVER && v->after.state != IDEM_IN_PROGRESS &&
-		v->after.state != IDEM_COMPLETED)
+	/* the row will tell the hand-out of another attempt, or none */
+	if (v->accepted && v->after.state != IDEM_IN_PROGRESS &&
+		idem_uuid_equal(&r->claim_id, &v->after.claim_id))
 		line->claimed_at = v->after.claimed_at;
 	idem_detail_add_bool(&d, "accepted", v->accepted);
 	idem_detail_add(&d, "note", v->note);
@@ -132,7 +133,60 @@ idem_record_expiry(IdemVerdict *v, const IdemAction *before)
 	line->detail = idem_detail_end(&d);
 }
 
-/* a delivery that was handed the action; the row tells only the first arrival */
+/* a claim that held, and was ended by neither its holder nor its lease */
+void
+idem_record_interruption(IdemVerdict *v, const IdemAction *before)
+{
+	IdemLine   *line;
+	StringInfoData d;
+
+	if (before->state != IDEM_IN_PROGRESS)
+		return;
+	line = idem_add_line(v, "interrupted", &before->claim_id, before->attempt);
+	line->generation = before->generation;
+	line->worker = before->worker;
+	line->claimed_at = before->claimed_at;
+	idem_detail_start(&d);
+	idem_detail_add_bool(&d, "marked", before->marked);
+	idem_detail_add_bool(&d, "begun", before->begun);
+	idem_detail_add_bool(&d, "verifying", before->verifying);
+	idem_detail_add_time(&d, "lease_until", before->lease_until);
+	line->detail = idem_detail_end(&d);
+	idem_end_claim(&v->after, "interrupted");
+}
+
+/* a pending action that may be handed out to nobody any more */
+void
+idem_record_attention(IdemVerdict *v)
+{
+	IdemLine   *line = idem_add_line(v, "needs_attention", &v->after.claim_id, v->attempt);
+	StringInfoData d;
+
+	idem_detail_start(&d);
+	idem_detail_add_text(&d, "reason", v->after.reason);
+	line->detail = idem_detail_end(&d);
+}
+
+/* a claim that brought params which nobody has approved; the row as it was before */
+void
+idem_record_params(IdemVerdict *v, const IdemRequest *r)
+{
+	IdemLine   *line = idem_add_line(v, "params_added", &v->after.claim_id, v->attempt);
+	StringInfoData d;
+
+	line->worker = r->worker;
+	line->source = r->source;
+	line->event_id = r->event_id;
+	idem_detail_start(&d);
+	idem_detail_add_bool(&d, "approved", v->after.approved);
+	idem_detail_add_int(&d, "revision", v->after.revision + 1);
+	line->detail = idem_detail_end(&d);
+}
+
+/*
+ * The delivery that was handed the action, where it is not the first arrival,
+ * which the row tells: readers put it to the hand-out.
+ */
 void
 idem_record_redelivery(IdemVerdict *v, const IdemRequest *r)
 {
@@ -245,10 +299,63 @@ decision_event(const IdemRequest *r)
 	}
 }
 
-bool
-idem_is_decision(const IdemPast *past)
+static bool
+is_decision(const IdemPast *past)
 {
 	return idem_detail_int(past->detail, "made") > 0;
+}
+
+/* the revision that a line made of what there is to decide about, or 0 */
+static int64
+revision_made(const IdemPast *past)
+{
+	return is_decision(past) ? idem_detail_int(past->detail, "made") :
+		strcmp(past->event, "params_added") == 0 ? idem_detail_int(past->detail, "revision") : 0;
+}
+
+/* the last line that made a later revision than this, or NULL */
+static const IdemPast *
+last_since(const IdemRequest *r, int64 revision)
+{
+	const IdemPast *last = NULL;
+	ListCell   *lc;
+
+	foreach(lc, r->past)
+	{
+		IdemPast   *past = lfirst(lc);
+
+		if (revision_made(past) > revision)
+			last = past;
+	}
+	return last;
+}
+
+/* "Ben revised it at ..." */
+static char *
+who_did_what(const IdemPast *past)
+{
+	char	   *decision = idem_detail_string(past->detail, "decision");
+	char	   *at = pstrdup(timestamptz_to_str(past->at));
+
+	if (strcmp(past->event, "params_added") == 0)
+		return psprintf("a claim brought its params at %s", at);
+	if (strcmp(past->event, "thinned") == 0)
+		return psprintf("it was revised at %s", at);
+	return psprintf("%s %s it%s%s at %s",
+					idem_quote_label(past->actor != NULL ? past->actor : past->role), past->event,
+					decision != NULL ? " as " : "", decision != NULL ? decision : "", at);
+}
+
+/* a decision on a revision that is not the row's any more */
+void
+idem_refuse_outdated(IdemVerdict *v, const IdemRequest *r)
+{
+	const IdemPast *last = last_since(r, r->revision);
+
+	v->note = psprintf("refused: you saw revision " INT64_FORMAT ", it is at " INT64_FORMAT " now%s%s",
+					   r->revision, v->after.revision, last != NULL ? "; " : " and ",
+					   last != NULL ? who_did_what(last) :
+					   text_to_cstring(idem_state_name(v->after.state)));
 }
 
 /* the same decision by the same person on the same revision, or still the last */
@@ -258,7 +365,7 @@ same_decision(const IdemPast *past, const IdemAction *a, const IdemRequest *r)
 	bool		same_event = strcmp(past->event, decision_event(r)) == 0 ||
 		(r->call == IDEM_CALL_CANCEL && strcmp(past->event, "cancel_requested") == 0);
 
-	if (!idem_is_decision(past) || !same_event ||
+	if (!is_decision(past) || !same_event ||
 		strcmp(past->role, r->role) != 0 ||
 		!same_string(past->actor, string_or_null(r->actor)))
 		return false;
@@ -272,7 +379,10 @@ same_decision(const IdemPast *past, const IdemAction *a, const IdemRequest *r)
 		same_string(idem_detail_string(past->detail, "draft_digest"), draft_digest(r->draft));
 }
 
-/* the same call, answered before: answer as it did */
+/*
+ * The same call, answered before: answer as it did.  A decision on which a later
+ * one followed stands no more, and its repeat is told so.
+ */
 bool
 idem_answer_from_past(IdemVerdict *v, const IdemRequest *r)
 {
@@ -281,11 +391,15 @@ idem_answer_from_past(IdemVerdict *v, const IdemRequest *r)
 	foreach(lc, r->past)
 	{
 		IdemPast   *past = lfirst(lc);
+		const IdemPast *since;
 
 		if (IDEM_IS_DECISION(r->call) ? !same_decision(past, &v->after, r) : !same_report(past, r))
 			continue;
-		v->accepted = idem_detail_bool(past->detail, "accepted");
-		v->note = idem_detail_string(past->detail, "note");
+		since = IDEM_IS_DECISION(r->call) ? last_since(r, revision_made(past)) : NULL;
+		v->accepted = since == NULL && idem_detail_bool(past->detail, "accepted");
+		v->note = since == NULL ? idem_detail_string(past->detail, "note") :
+			psprintf("accepted before, but it does not stand any more: %s, and the action is at revision " INT64_FORMAT " now",
+					 who_did_what(since), v->after.revision);
 		return true;
 	}
 	return false;
@@ -302,7 +416,8 @@ idem_heard_since_hand_out(const IdemAction *a, const IdemRequest *r)
 		IdemPast   *past = lfirst(lc);
 
 		if (past->generation == a->generation && past->during == a->attempt &&
-			strcmp(past->event, "expired") != 0 && strcmp(past->event, IDEM_PASSED_OVER) != 0)
+			strcmp(past->event, "expired") != 0 && strcmp(past->event, "params_added") != 0 &&
+			strcmp(past->event, IDEM_PASSED_OVER) != 0)
 			return true;
 	}
 	return false;
@@ -320,13 +435,27 @@ idem_decided_since_hand_out(const IdemAction *a, const IdemRequest *r)
 		IdemPast   *past = lfirst(lc);
 
 		if (past->generation == a->generation && past->during == a->attempt &&
-			idem_is_decision(past) && strcmp(past->event, "cancel_requested") != 0)
+			is_decision(past) && strcmp(past->event, "cancel_requested") != 0)
 			return true;
 	}
 	return false;
 }
 
-/* the first line about the request's claim; NULL: the ledger never issued it */
+/* what there is to say of a claim without a line; thinned histories have lost some */
+const char *
+idem_unknown_claim(const IdemRequest *r)
+{
+	ListCell   *lc;
+
+	foreach(lc, r->past)
+	{
+		if (strcmp(((IdemPast *) lfirst(lc))->event, "thinned") == 0)
+			return "the ledger knows no such claim of this action";
+	}
+	return "the ledger never issued this claim";
+}
+
+/* the first line about the request's claim, or NULL */
 const IdemPast *
 idem_past_of_claim(const IdemRequest *r)
 {

@@ -6,8 +6,9 @@
  *
  * A decision applies to what the person saw: with a revision it counts only
  * while the row still has that revision, and otherwise the note tells who
- * decided what and when.  The same call twice is one decision.  A refusal is an
- * answer, not an error; only what the caller may never do is raised.
+ * decided what and when.  The same call twice is one decision, answered the same
+ * while no later one has followed on it.  A refusal is an answer, not an error;
+ * only what the caller may never do is raised.
  *
  * Copyright (c) 2026, idem_action contributors
  *

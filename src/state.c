@@ -19,11 +19,16 @@
  * only a success, a search that found nothing, or a person clears it.  What
  * follows from doubt is idem_judge(), "the doubt list", and nothing else.
  *
- * ended_by tells how the last claim ended: succeeded, succeeded_late (after its
- * lease), found (by its search), failed_none, failed_unknown, failed_refused,
- * released, searched (the search was inconclusive, or made the action free for
- * others), expired (its lease ended without a report) or search_expired (the
- * same of a verify hand-out).
+ * ended_by tells how the last claim ended: succeeded, succeeded_late (after it
+ * had ended otherwise), found (by its search), failed_none, failed_unknown,
+ * failed_refused, released, searched (the search was inconclusive, or made the
+ * action free for others), expired (its lease ended without a report),
+ * search_expired (the same of a verify hand-out) or interrupted (while it held:
+ * by a person, by the success of an earlier claim, or by after_restore).
+ *
+ * A hand-out is told by the row, and from its end on by a line of the history
+ * with claimed_at: each end writes one, except a success in time, which
+ * cell_decision.c writes down before the row stops telling it.
  *
  * Copyright (c) 2026, idem_action contributors
  *
@@ -36,7 +41,6 @@
 
 #include "compat.h"
 #include "transition.h"
-#include "detail.h"
 #include "utils/builtins.h"
 
 /* where an action stands when a call arrives: the rows of the table */
@@ -115,7 +119,7 @@ static const Cell transitions[NSITUATIONS][NARRIVALS] = {
 		[ERASE] = idem_refuse_erase,
 	},
 	[UNAPPROVED] = {
-		[CLAIM] = idem_tell_state,
+		[CLAIM] = idem_claim_unapproved,
 		[BEGIN] = idem_lost_claim,
 		[EXTEND] = idem_lost_claim,
 		[SUCCESS] = idem_complete_late,
@@ -357,33 +361,6 @@ is_plain(const IdemAction *a, const IdemRequest *r, Situation situation, Arrival
 		 idem_text_equal(a->external_ref, r->external_ref));
 }
 
-/* a decision on a revision that is not the row's any more */
-static void
-refuse_outdated(IdemVerdict *v, const IdemRequest *r)
-{
-	const IdemPast *last = NULL;
-	ListCell   *lc;
-
-	foreach(lc, r->past)
-	{
-		IdemPast   *past = lfirst(lc);
-
-		if (idem_is_decision(past))
-			last = past;
-	}
-	if (last != NULL)
-		v->note = psprintf("refused: you saw revision " INT64_FORMAT ", it is at " INT64_FORMAT " now; %s %s it%s%s at %s",
-						   r->revision, v->after.revision,
-						   last->actor != NULL ? last->actor : last->role, last->event,
-						   strcmp(last->event, "resolved") == 0 ? " as " : "",
-						   strcmp(last->event, "resolved") == 0 ? idem_detail_string(last->detail, "decision") : "",
-						   timestamptz_to_str(last->at));
-	else
-		v->note = psprintf("refused: you saw revision " INT64_FORMAT ", it is at " INT64_FORMAT " now and %s",
-						   r->revision, v->after.revision,
-						   text_to_cstring(idem_state_name(v->after.state)));
-}
-
 /* what depends on the history; true where it settles the matter */
 static bool
 settled_by_past(IdemVerdict *v, const IdemRequest *r, Arrival arrival)
@@ -401,7 +378,7 @@ settled_by_past(IdemVerdict *v, const IdemRequest *r, Arrival arrival)
 	{
 		if (r->revision > 0 && r->revision != v->after.revision)
 		{
-			refuse_outdated(v, r);
+			idem_refuse_outdated(v, r);
 			return true;
 		}
 	}

@@ -48,6 +48,8 @@ extern int64 idem_lease_of(const IdemRequest *r);
 extern TimestampTz idem_window_end(const IdemAction *a, const IdemRequest *r);
 extern TimestampTz idem_lease_end(const IdemAction *a, const IdemRequest *r);
 extern void idem_lease_to(IdemVerdict *v, TimestampTz until);
+extern bool idem_brings_params(const IdemAction *a, const IdemRequest *r);
+extern void idem_await_approval(IdemVerdict *v, const IdemRequest *r);
 extern void idem_hand_out(IdemVerdict *v, const IdemRequest *r, bool verifying);
 extern void idem_end_claim(IdemAction *a, const char *how);
 extern TimestampTz idem_retry_at(const IdemAction *a, const IdemRequest *r);
@@ -58,16 +60,21 @@ extern IdemLine *idem_add_line(IdemVerdict *v, const char *event, const pg_uuid_
 extern Jsonb *idem_content_of(const char *name, Jsonb *value);
 extern void idem_record_report(IdemVerdict *v, const IdemRequest *r);
 extern void idem_record_expiry(IdemVerdict *v, const IdemAction *before);
+extern void idem_record_interruption(IdemVerdict *v, const IdemAction *before);
+extern void idem_record_attention(IdemVerdict *v);
+extern void idem_record_params(IdemVerdict *v, const IdemRequest *r);
 extern void idem_record_redelivery(IdemVerdict *v, const IdemRequest *r);
 extern void idem_record_decision(IdemVerdict *v, const IdemRequest *r, const char *event);
 extern bool idem_answer_from_past(IdemVerdict *v, const IdemRequest *r);
 extern bool idem_heard_since_hand_out(const IdemAction *a, const IdemRequest *r);
 extern bool idem_decided_since_hand_out(const IdemAction *a, const IdemRequest *r);
+extern void idem_refuse_outdated(IdemVerdict *v, const IdemRequest *r);
+extern const char *idem_unknown_claim(const IdemRequest *r);
 extern const IdemPast *idem_past_of_claim(const IdemRequest *r);
-extern bool idem_is_decision(const IdemPast *past);
 
 /* cell_claim.c */
 extern void idem_tell_state(IdemVerdict *v, const IdemRequest *r);
+extern void idem_claim_unapproved(IdemVerdict *v, const IdemRequest *r);
 extern void idem_claim_pending(IdemVerdict *v, const IdemRequest *r);
 extern void idem_claim_held(IdemVerdict *v, const IdemRequest *r);
 extern void idem_claim_lapsed(IdemVerdict *v, const IdemRequest *r);

@@ -107,7 +107,7 @@ COMMENT ON COLUMN idem.idem_actions.purged IS 'the contents are gone, by retenti
 COMMENT ON COLUMN idem.idem_actions.due_at IS 'when the queue offers the action next; of a claim that came from the queue, the end of its lease';
 COMMENT ON COLUMN idem.idem_actions.doubt_until IS 'last moment at which the doubtful attempt could have acted';
 COMMENT ON COLUMN idem.idem_actions.claim_id IS 'fencing token of the last claim, kept after it ended';
-COMMENT ON COLUMN idem.idem_actions.ended_by IS 'how the last claim ended: succeeded, succeeded_late, found, failed_none, failed_unknown, failed_refused, released, searched, expired or search_expired';
+COMMENT ON COLUMN idem.idem_actions.ended_by IS 'how the last claim ended: succeeded, succeeded_late, found, failed_none, failed_unknown, failed_refused, released, searched, expired, search_expired or interrupted';
 COMMENT ON COLUMN idem.idem_actions.params_digest IS 'fingerprint of the canonical params, the first 16 bytes of docs/action-id.md''s';
 COMMENT ON COLUMN idem.idem_actions.secret_id IS 'secret under which the key or fields of params were digested; NULL where nothing is confidential';
 

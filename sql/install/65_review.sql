@@ -3,7 +3,9 @@
  *
  * Of every decision: actor is the person as the application names them, kept
  * beside the database role.  accepted false means that nothing was written; the
- * note says why and what to do instead.
+ * note says why and what to do instead.  The same call again is answered as before
+ * while the decision stands; where another one has followed on it, the note says
+ * who decided what.
  */
 
 /*

@@ -18,6 +18,18 @@ AS 'MODULE_PATHNAME', 'idem_provider_key_of';
 COMMENT ON FUNCTION idem.provider_key(uuid, int) IS
 'the idempotency key that every attempt of a generation passes to the outside';
 
+/*
+ * A name as its caller spelled it, for a sentence: more than letters, digits and
+ * the usual marks is shown as a string literal, on one line.
+ */
+CREATE FUNCTION idem.quote_label(label text)
+RETURNS text
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'idem_quote_label_of';
+
+COMMENT ON FUNCTION idem.quote_label(text) IS
+'a name from outside as it can stand in a sentence: as it is, or as a literal on one line';
+
 CREATE VIEW idem.all_actions AS
 SELECT a.action_id, a.scope, a.intent, a.key, a.generation, a.state, a.reason,
 	a.uncertain, a.begun, a.verifying, a.approved, a.cancel_requested,
@@ -29,32 +41,55 @@ SELECT a.action_id, a.scope, a.intent, a.key, a.generation, a.state, a.reason,
 FROM idem.idem_actions a;
 
 /*
- * One timeline out of two sources: what happened before is in idem_events (the
- * line of an ended attempt also knows when it was handed out), how the last
- * attempt began and the action ended in its row.  Order by at, id.  The digest of a
- * draft, by which a decision is known again, is kept from guessing.
+ * One timeline out of two sources: what happened before is in idem_events, how
+ * the last attempt began and the action ended in its row.  Order by at, id.
+ *
+ * A hand-out is one line.  The row tells the last one; of each other attempt the
+ * first line that knows when it was handed out.  The delivery that was handed it,
+ * if not the first arrival, stands in a line "redelivered" of its own, which is
+ * put to the hand-out here; and whether it was to be searched for is known from
+ * any line of the attempt, since a search may turn into a grant.
+ *
+ * The digest of a draft, by which a decision is known again, is kept from guessing.
  */
 CREATE VIEW idem.all_history AS
 SELECT e.at, e.action_id, a.scope, e.intent, a.key, e.generation, e.attempt,
 	e.event, e.role, e.actor, e.worker, e.source, e.event_id, e.detail - 'draft_digest' AS detail, 2 * e.id AS id
 FROM idem.idem_events e LEFT JOIN idem.idem_actions a ON a.action_id = e.action_id
+WHERE e.event <> 'redelivered'
 UNION ALL
 SELECT e.claimed_at, e.action_id, a.scope, e.intent, a.key, e.generation, e.attempt,
-	CASE WHEN (e.detail ->> 'verifying')::boolean THEN 'handed_out_to_verify' ELSE 'claimed' END,
-	NULL, NULL, e.worker, NULL, NULL, NULL, 2 * e.id - 1
+	CASE WHEN t.searching THEN 'handed_out_to_verify' ELSE 'claimed' END,
+	NULL, NULL, e.worker, t.source, t.event_id, NULL, 2 * e.id - 1
 FROM idem.idem_events e JOIN idem.idem_actions a ON a.action_id = e.action_id
+	CROSS JOIN LATERAL (
+		SELECT bool_or((x.detail ->> 'verifying')::boolean) AS searching,
+			min(x.id) FILTER (WHERE x.claimed_at IS NOT NULL) AS first,
+			max(x.source) FILTER (WHERE x.event = 'redelivered') AS source,
+			max(x.event_id) FILTER (WHERE x.event = 'redelivered') AS event_id
+		FROM idem.idem_events x
+		WHERE x.action_id = e.action_id AND x.generation = e.generation AND x.attempt = e.attempt
+	) t
 WHERE e.claimed_at IS NOT NULL AND (e.generation, e.attempt) IS DISTINCT FROM (a.generation, a.attempt)
+	AND e.id = t.first
 UNION ALL
 SELECT a.created_at, a.action_id, a.scope, a.intent, a.key, 1, 0,
 	'recorded', NULL, NULL, NULL, a.source, a.event_id, NULL, 0
 FROM idem.idem_actions a
 UNION ALL
 SELECT a.claimed_at, a.action_id, a.scope, a.intent, a.key, a.generation, a.attempt,
-	CASE WHEN a.verifying OR EXISTS (SELECT FROM idem.idem_events e WHERE e.action_id = a.action_id
-			AND e.generation = a.generation AND e.attempt = a.attempt AND (e.detail ->> 'verifying')::boolean)
-		THEN 'handed_out_to_verify' ELSE 'claimed' END, NULL, NULL, a.worker, NULL, NULL,
+	CASE WHEN a.verifying OR t.searching THEN 'handed_out_to_verify' ELSE 'claimed' END,
+	NULL, NULL, a.worker, t.source, t.event_id,
 	jsonb_strip_nulls(jsonb_build_object('lease_until', a.lease_until, 'begun', nullif(a.begun, false))), 9223372036854775806
-FROM idem.idem_actions a WHERE a.claimed_at IS NOT NULL
+FROM idem.idem_actions a
+	CROSS JOIN LATERAL (
+		SELECT bool_or((x.detail ->> 'verifying')::boolean) AS searching,
+			max(x.source) FILTER (WHERE x.event = 'redelivered') AS source,
+			max(x.event_id) FILTER (WHERE x.event = 'redelivered') AS event_id
+		FROM idem.idem_events x
+		WHERE x.action_id = a.action_id AND x.generation = a.generation AND x.attempt = a.attempt
+	) t
+WHERE a.claimed_at IS NOT NULL
 UNION ALL
 SELECT a.finished_at, a.action_id, a.scope, a.intent, a.key, a.generation, a.attempt,
 	a.state, NULL, NULL, a.worker, NULL, NULL,
@@ -88,14 +123,14 @@ SELECT a.action_id, a.scope, a.intent, a.key, a.source, a.event_id, a.reason,
 		|| coalesce(' Before ''not_happened'' stop ' || e.lapsed || ': it may still act.', '')
 	END
 	|| CASE WHEN a.event_id IS NULL THEN '' ELSE
-		format(' Then, if it was claimed and not enqueued, replay event %s%s.', a.event_id, coalesce(' of ' || a.source, '')) END AS advice
+		format(' Then, if it was claimed and not enqueued, replay event %s%s.', idem.quote_label(a.event_id), coalesce(' of ' || idem.quote_label(a.source), '')) END AS advice
 FROM idem.idem_actions a
 	LEFT JOIN idem.idem_rules r ON r.intent = a.intent
 	LEFT JOIN LATERAL (
 		SELECT max(e.at) AS at,
-			/* whose lease ended without a report, and who was not to call begin_effect first */
-			string_agg(DISTINCT coalesce('worker ' || to_json(e.worker)::text, 'the worker, which gave no name'), ' and ')
-				FILTER (WHERE e.event = 'expired' AND e.generation = a.generation
+			/* whose claim ended without a report, and who was not to call begin_effect first */
+			string_agg(DISTINCT coalesce('worker ' || idem.quote_label(e.worker), 'the worker, which gave no name'), ' and ')
+				FILTER (WHERE e.event = ANY (ARRAY['expired', 'interrupted']) AND e.generation = a.generation
 					AND NOT coalesce((e.detail ->> 'verifying')::boolean, false)
 					AND (NOT coalesce((e.detail ->> 'marked')::boolean, false) OR (e.detail ->> 'begun')::boolean)) AS lapsed
 		FROM idem.idem_events e WHERE e.action_id = a.action_id
@@ -237,7 +272,7 @@ COMMENT ON COLUMN idem.actions.provider_key IS 'what a search outside looks for'
 COMMENT ON VIEW idem.history IS 'the whole timeline of actions and rules; order by at, id';
 COMMENT ON COLUMN idem.history.id IS 'orders lines of the same instant; 0 and the two highest numbers stand for lines told by the row itself';
 COMMENT ON COLUMN idem.history.attempt IS 'the attempt that the line speaks of; 0 for none or for a claim the ledger never issued';
-COMMENT ON COLUMN idem.history.event_id IS 'of the delivery: the first arrival (recorded), or one that was handed the action (redelivered)';
+COMMENT ON COLUMN idem.history.event_id IS 'of the delivery: the first arrival (recorded), or a later one that was handed the action (claimed, handed_out_to_verify) or brought its params (params_added)';
 COMMENT ON COLUMN idem.history.role IS 'the database role that made the call';
 COMMENT ON COLUMN idem.history.actor IS 'the person, as the application names them';
 COMMENT ON VIEW idem.rules IS 'the rule of each intent; describe_rule says it in words';

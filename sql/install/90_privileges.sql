@@ -22,6 +22,7 @@ WITH listed (levels, privilege, objects) AS (
 		FUNCTION idem.action_key,
 		FUNCTION idem.period_key,
 		FUNCTION idem.provider_key,
+		FUNCTION idem.quote_label,
 		FUNCTION idem.may_see,
 		FUNCTION idem.worker_state,
 		FUNCTION idem.library_version,

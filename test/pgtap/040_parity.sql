@@ -286,11 +286,11 @@ INSERT INTO expected VALUES
 ('lapsed|lapsed, repeat|lapsed, retry|lapsed, uncertain|lapsed, marked|lapsed, marked, begun', 'last: extend', 'ok', 'in_progress', '0'),
 ('lapsed, cancel requested|lapsed, uncertain, cancel requested|lapsed, marked, cancel requested', 'last: begin|last: begin, lease|last: extend', 'IA004', 'unchanged', '0'),
 
--- in progress of any kind, by an earlier claim
+-- in progress of any kind, by an earlier claim: the one that held has a line of its own
 ('held|held, uncertain|held, marked|held, marked, begun|held, cancel requested|held, uncertain, cancel requested|held, marked, cancel requested|held, marked, begun, cancel requested|lapsed|lapsed, repeat|lapsed, retry|lapsed, uncertain|lapsed, marked|lapsed, marked, begun|lapsed, cancel requested|lapsed, uncertain, cancel requested|lapsed, marked, cancel requested',
-	'earlier: complete r1|stranger: complete r1', 'not accepted', 'needs_attention(late_result), ref r1', '1'),
+	'earlier: complete r1|stranger: complete r1', 'not accepted', 'needs_attention(late_result), ref r1', '2'),
 ('held|held, uncertain|held, marked|held, marked, begun|held, cancel requested|held, uncertain, cancel requested|held, marked, cancel requested|held, marked, begun, cancel requested|lapsed|lapsed, repeat|lapsed, retry|lapsed, uncertain|lapsed, marked|lapsed, marked, begun|lapsed, cancel requested|lapsed, uncertain, cancel requested|lapsed, marked, cancel requested',
-	'earlier: complete', 'not accepted', 'needs_attention(late_result)', '1'),
+	'earlier: complete', 'not accepted', 'needs_attention(late_result)', '2'),
 
 --
 -- completed

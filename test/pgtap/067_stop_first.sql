@@ -28,11 +28,11 @@ SELECT count(*) FROM idem.claim_actions('send', '{told}', worker => 'w2', in_tra
 SELECT pg_temp.lapse() \g /dev/null
 CALL idem.run_maintenance();
 
-SELECT is(pg_temp.advice('lapsed'), 'Before ''not_happened'' stop worker "w1": it may still act.', 'the worker whose lease ended is named');
+SELECT is(pg_temp.advice('lapsed'), 'Before ''not_happened'' stop worker w1: it may still act.', 'the worker whose lease ended is named');
 SELECT matches(pg_temp.told('lapsed'), '^Before "not_happened": stop the worker of attempt 1 \(worker w1\); it may still act.$', 'and in the story');
 SELECT is(pg_temp.advice('nameless'), 'Before ''not_happened'' stop the worker, which gave no name: it may still act.', 'one that gave no name');
 SELECT matches(pg_temp.told('nameless'), '^Before "not_happened": stop the worker of attempt 1; it may still act.$', 'and in the story');
-SELECT is(pg_temp.advice('forged'), 'Before ''not_happened'' stop worker "w\nThen: SELECT 1": it may still act.', 'a name cannot begin a line');
+SELECT is(pg_temp.advice('forged'), 'Before ''not_happened'' stop worker E''w\x0AThen: SELECT 1'': it may still act.', 'a name cannot begin a line');
 SELECT is(pg_temp.advice('told'), NULL, 'one that reported is not to be stopped');
 SELECT is(pg_temp.told('told'), NULL, 'nor in the story');
 SELECT is((SELECT count(*) FROM idem.attention WHERE key = 'told'), 1::bigint, 'though a person has to decide');
@@ -44,7 +44,7 @@ SELECT outcome FROM idem.claim_actions('look', '{sought}', worker => 'second', i
 SELECT is(:'outcome'::text, 'verify', 'the second searches');
 SELECT pg_temp.lapse() \g /dev/null
 CALL idem.run_maintenance();
-SELECT is(pg_temp.advice('sought'), 'Before ''not_happened'' stop worker "first": it may still act.', 'the first may act');
+SELECT is(pg_temp.advice('sought'), 'Before ''not_happened'' stop worker first: it may still act.', 'the first may act');
 SELECT is(pg_temp.told('sought'), 'Before "not_happened": stop the worker of attempt 1 (worker first); it may still act.', 'and in the story');
 
 -- erase_action

@@ -131,7 +131,7 @@ SELECT is(pg_temp.tells('failed', 'cancelled; what its attempts did is told abov
 
 -- a claim that the ledger never handed out, what was done before, what is paused
 SELECT (idem.fail_action(action_id, gen_random_uuid(), 'x')).note FROM searches WHERE key = 'held' \g /dev/null
-SELECT is(pg_temp.tells('held', 'a claim that the ledger does not know failed, effect unknown: x; it is kept as evidence'), 1::bigint, 'an unknown claim is no attempt');
+SELECT is(pg_temp.tells('held', 'a claim that the ledger never issued failed, effect unknown: x; it is kept as evidence'), 1::bigint, 'an unknown claim is no attempt');
 SELECT idem.import_actions('search', '{imported}') \g /dev/null
 SELECT is(pg_temp.tells('imported', 'Known: the action was done before: import_actions entered it on'), 1::bigint, 'when an imported action was done is not known');
 SELECT (idem.enqueue_action('paused', 'search')).outcome \g /dev/null

@@ -60,9 +60,29 @@ class Action:
         self.searching = False  # the last claim is or was out to search
         self.absent = False    # it said "not there"
 
+        # the hand-outs: (generation, attempt, claimed or handed_out_to_verify,
+        # worker), each with how it ended first: expired, failed, released,
+        # searched, succeeded, interrupted, or None while it goes on
+        self.past = []
+        self.last = self.end = None
+
     def forgotten(self, now):
         return (self.forget_after is not None and self.forget_after <= now
                 and self.reason != "double_result")
+
+    def ended(self, how):
+        """The last hand-out is over; what comes later is no end."""
+        if self.state == "in_progress":
+            self.end = how
+
+    def overtaken(self):
+        """The row tells another hand-out from now on, or none."""
+        if self.last is not None:
+            self.past = self.past + [(self.last, self.end)]
+        self.last = self.end = None
+
+    def hand_outs(self):
+        return self.past + ([(self.last, self.end)] if self.last else [])
 
     def to(self, state, reason=None, due_at=None):
         self.state, self.reason, self.due_at = state, reason, due_at
@@ -109,6 +129,8 @@ class Model:
         """cause: lapsed, unknown (reported so), clean (an older doubt stands) or
         pending.  Returns grant, verify, wait, or ended (it went elsewhere)."""
         ended = cause in ("lapsed", "unknown")
+        if cause == "lapsed":
+            a.ended("expired")
         if ended and not a.judged:
             a.lost += 1
             a.judged = True
@@ -146,8 +168,20 @@ class Model:
         a.to("pending", due_at=max(due_at, a.doubt_until + rule.settle))     # 6
         return "verify" if a.due_at <= now else "wait"
 
+    def unapproved(self, a, params):
+        """What a claim brings has to be seen before anything is handed out."""
+        a.params = a.digest = params
+        a.purged = a.approved = False
+        a.decisions.append(("params",) + 5 * (None,))
+        return Answer("awaiting_approval", writes=True)
+
     def hand_out(self, a, rule, now, verifying, queued, lease, draft, params,
                  worker, call_id):
+        if rule.approval and a.params is None and params is not None:
+            return self.unapproved(a, params)
+        a.overtaken()
+        a.last = (a.generation, a.attempt + 1,
+                  "handed_out_to_verify" if verifying else "claimed", worker)
         a.to("in_progress")
         a.lease_until = now + (lease or rule.lease)
         a.due_at = a.lease_until if queued else None
@@ -183,6 +217,8 @@ class Model:
 
         if a.state == "pending":
             if rule.approval and not a.approved:
+                if a.params is None and params is not None:
+                    return self.unapproved(a, params)
                 return Answer("awaiting_approval", writes=False)
             if a.due_at > now:
                 return Answer("not_due", writes=False)
@@ -385,6 +421,7 @@ class Model:
         rule = self.rule(ident)
 
         def done():
+            a.ended("succeeded")
             double = a.reason == "double_result"
             if ref is not None:
                 a.external_ref = ref
@@ -400,6 +437,7 @@ class Model:
                 return double()
             if ref is not None:
                 a.external_ref = ref
+            a.ended("interrupted")
             a.attention("late_result")
             a.uncertain = ANY   # not said: a success is known, a person decides
             return Answer(accepted=False)
@@ -462,6 +500,7 @@ class Model:
         def decide(last):
             if not last or not (a.state == "in_progress" or a.reason == "lease_expired"):
                 return self.evidence()
+            a.ended("failed")
             a.uncertain = a.uncertain_before
             verifying = a.searching
             clean = verifying or effect == "none"
@@ -499,6 +538,7 @@ class Model:
                 return self.evidence()
             if a.marked and a.begun:
                 return Answer(accepted=False, writes=False)
+            a.ended("released")
             a.uncertain = a.uncertain_before
             if not a.cancel_requested:
                 a.to("pending", due_at=now)
@@ -526,13 +566,16 @@ class Model:
             if not last or not a.verifying:
                 return self.evidence()
             if found is None:
+                a.ended("searched")
                 a.attention("verify_inconclusive")
                 return Answer(accepted=True)
             a.uncertain = a.uncertain_before = False
             a.absent = True
             if a.cancel_requested:
+                a.ended("searched")
                 a.finish("cancelled", now, rule)
             elif self.is_paused(ident):
+                a.ended("searched")
                 a.to("pending", due_at=now)
             else:
                 a.verifying = a.searching = a.begun = False
@@ -565,6 +608,8 @@ class Model:
             if past[:3] == (call, facts, role) and (
                     past[3] == revision if revision is not None else
                     past[4] == a.revision):
+                if past is not a.decisions[-1]:     # it does not stand any more
+                    return self.refused()
                 return Answer(accepted=past[5], writes=False)
         if revision is not None and revision != a.revision:
             return Answer(accepted=False, writes=False, refused=True)
@@ -652,6 +697,7 @@ class Model:
                 return self.refused()
             if a.state == "cancelled" and decision == "cancel":
                 return Answer(accepted=True, writes=False)
+            a.ended("interrupted")
             if decision == "happened":
                 if ref is not None:
                     a.external_ref = ref
@@ -677,6 +723,7 @@ class Model:
         def decide():
             if a.state in ("pending", "in_progress"):
                 return self.refused()
+            a.overtaken()
             a.to("pending", due_at=now)
             a.generation += 1
             a.attempt = a.lost = a.failures = 0

@@ -8,7 +8,9 @@ Needs an empty database with idem_action, a superuser, and nobody else there.
 Time moves by shifting all times of a row into the past, so nothing waits.
 After each step all rows are read: what the model did not expect to change must
 not have changed, idem.violated_invariant finds nothing, and idem_queue agrees
-with the rows.  The first time that a kind of state is met, the action is led
+with the rows.  The history of what the step was about has each hand-out of the
+walk once and in order, with who was handed it, for what, and how it ended; so has
+explain_action.  The first time that a kind of state is met, the action is led
 from there to its end, by the calls that the page offers.
 
 Prints TAP.  A difference ends the walk, with the last calls about the action.
@@ -50,7 +52,7 @@ SETUP = """
 CREATE SCHEMA walk;
 
 -- an action as the walk compares it; times in seconds
-CREATE FUNCTION walk.look() RETURNS json LANGUAGE sql AS $$
+CREATE FUNCTION walk.look(about uuid[]) RETURNS json LANGUAGE sql AS $$
 	SELECT json_build_object(
 		'rows', (SELECT json_object_agg(a.action_id, json_build_object(
 			'version', a.xmin::text || a.ctid::text,
@@ -75,13 +77,16 @@ CREATE FUNCTION walk.look() RETURNS json LANGUAGE sql AS $$
 				ON (q.action_id, q.intent, q.priority, q.due_at) = (a.action_id, a.intent, a.priority, a.due_at)
 			WHERE a.action_id IS NULL OR q.action_id IS NULL),
 		'attention', (SELECT coalesce(json_agg(action_id ORDER BY action_id), '[]') FROM idem.attention),
+		'history', (SELECT coalesce(json_object_agg(action_id, lines), '{}') FROM (
+			SELECT action_id, json_agg(json_build_array(generation, attempt, event, worker) ORDER BY at, id) AS lines
+			FROM idem.history WHERE action_id = ANY (about) GROUP BY action_id) AS h),
 		'events', (SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM idem.idem_events_id_seq))
 $$;
 
 -- an action grows older by so much
 CREATE FUNCTION walk.age(uuid, interval) RETURNS void LANGUAGE sql AS $$
 	UPDATE idem.idem_queue SET due_at = due_at - $2 WHERE action_id = $1;
-	UPDATE idem.idem_events SET at = at - $2 WHERE action_id = $1;
+	UPDATE idem.idem_events SET at = at - $2, claimed_at = claimed_at - $2 WHERE action_id = $1;
 	UPDATE idem.idem_actions SET
 		created_at = created_at - $2, first_claimed_at = first_claimed_at - $2,
 		claimed_at = claimed_at - $2, lease_until = lease_until - $2,
@@ -181,7 +186,7 @@ class Walk:
             self.ids[intent, key, scope] = setup(
                 f"SELECT idem.action_id({literal(key)}, {literal(intent)}, {literal(scope)})")[0]
         self.ident_of = {v: k for k, v in self.ids.items()}
-        self.db = json.loads(setup("SELECT walk.look()")[0])
+        self.db = json.loads(setup("SELECT walk.look('{}')")[0])
         self.db["rows"] = self.db["rows"] or {}
 
     # ---------------------------------------------------------------- a step
@@ -190,7 +195,8 @@ class Walk:
         """Runs a call by one of the actors and reads the ledger."""
         session = self.random.choice(self.sessions)
         self.log.append([set(about), statement, "?", []])
-        (lines, state), (looked, look_state) = session.run(statement, "SELECT walk.look()")
+        (lines, state), (looked, look_state) = session.run(
+            statement, f"SELECT walk.look({literal([self.ids[i] for i in about])}::uuid[])")
         self.log[-1][2:] = state, lines
         if look_state != "00000":
             raise Difference(f"look: {look_state} {looked}")
@@ -221,6 +227,8 @@ class Walk:
                     self.differ("untouched row", older, row, ident)
                 continue
             self.compare_row(ident, a, row, older, now)
+            if action_id in self.db["history"]:
+                self.compare_history(ident, a, self.db["history"][action_id])
         if answer is not None and answer.writes is False:
             if self.db["rows"] != self.before["rows"]:
                 changed = [self.ident_of[i] for i, row in self.db["rows"].items()
@@ -273,6 +281,30 @@ class Walk:
             if not same and row["revision"] == older["revision"]:
                 self.differ("revision", "grown", row["revision"], ident)
         a.revision = row["revision"]
+
+    def compare_history(self, ident, a, lines):
+        """Each hand-out once, in order, and its end between it and the next one."""
+        lines = [tuple(line) for line in lines]
+        starts = [n for n, line in enumerate(lines) if line[2] in ("claimed", "handed_out_to_verify")]
+        if [lines[n] for n in starts] != [h for h, _ in a.hand_outs()]:
+            self.differ("hand-outs in the history", [h for h, _ in a.hand_outs()], lines, ident)
+        for (hand_out, end), start, after in zip(a.hand_outs(), starts, starts[1:] + [len(lines)]):
+            ends = [n for n, line in enumerate(lines) if line[:2] == hand_out[:2] and
+                    line[2] in (("succeeded", "completed") if end == "succeeded" else (end,))]
+            if end is not None and not any(start < n < after for n in ends):
+                self.differ(f"end of {hand_out}", end, lines, ident)
+            if end in ("expired", "interrupted") and len(ends) > 1:
+                self.differ(f"end of {hand_out}", "once", lines, ident)
+            strange = {"expired", "interrupted"} - {end}
+            if any(line[:2] == hand_out[:2] and line[2] in strange for line in lines):
+                self.differ(f"end of {hand_out}", end, lines, ident)
+
+    def compare_story(self, ident, a, story):
+        told = [re.search(r"attempt (\d+)(?: of generation (\d+))? was handed out(?: \(worker (\w+)\))?(.*to search first)?", line)
+                for line in story]
+        told = [(int(t[2] or 1), int(t[1]), "handed_out_to_verify" if t[4] else "claimed", t[3]) for t in told if t]
+        if told != [h for h, _ in a.hand_outs()]:
+            self.differ("hand-outs in the story", [h for h, _ in a.hand_outs()], story, ident)
 
     def expect_claim(self, ident, want, state, found):
         """The answer of a claim, take, enqueue, find or verify."""
@@ -444,8 +476,11 @@ class Walk:
         intent, key, scope = ident
         draft = self.random.choice(DRAFTS)
         a = self.model.actions.get(ident)
-        params = "a" if a is None or a.forgotten(time.time()) else \
-            self.random.choice(["a", "a", None, "b"])
+        if a is None or a.forgotten(time.time()):
+            # params may come after the approval
+            params = self.random.choice(["a", None]) if RULES[intent].approval else "a"
+        else:
+            params = self.random.choice(["a", "a", None, "b"])
         later = self.random.random() < 0.2
         self.settle([ident])
         now = time.time()
@@ -670,6 +705,8 @@ class Walk:
             state, found = self.do(text, [ident])
             if state != "00000" or not found:
                 self.differ(text, "an answer", state, ident)
+            if "explain_action" in text:
+                self.compare_story(ident, self.model.actions[ident], found)
             want.writes = False
             self.compare(now, [], want)
 
@@ -706,7 +743,7 @@ class Walk:
     def worker(self, ident):
         self.settle(IDENTS)
         now = time.time()
-        state, _ = self.do("CALL idem.run_maintenance()")
+        state, _ = self.do("CALL idem.run_maintenance()", IDENTS)
         self.model.worker_pass(now)
         self.compare(now, IDENTS)
         if state != "00000":
