@@ -81,6 +81,11 @@ class Action:
             self.past = self.past + [(self.last, self.end)]
         self.last = self.end = None
 
+    def forget_drafts(self):
+        """The history does not know any more which draft it was."""
+        self.decisions = [(call, facts if call == "resolve" else None, *rest)
+                          for call, facts, *rest in self.decisions]
+
     def hand_outs(self):
         return self.past + ([(self.last, self.end)] if self.last else [])
 
@@ -746,10 +751,7 @@ class Model:
                 return self.refused()
             a.params = a.digest = a.draft = None
             a.purged = True
-            # the history has forgotten which draft it was
-            a.decisions = [(call, facts if call == "resolve" else None) + rest
-                           for call, facts, *rest in map(tuple, a.decisions)
-                           for rest in [tuple(rest)]]
+            a.forget_drafts()
             return self.decided()
 
         return self.decision(a, "erase", None, role, None, decide)
@@ -768,6 +770,7 @@ class Model:
             elif a.finished_at + rule.keep_content <= now:
                 a.params = a.draft = None
                 a.purged = True
+                a.forget_drafts()
 
 
 def later(a, b):
