@@ -84,7 +84,8 @@ is( $node->safe_psql('postgres', q{SELECT count(*), count(*) FILTER (WHERE lost 
 is( $node->safe_psql(
 		'postgres', q{
 		SELECT count(*) FROM idem.idem_actions a WHERE intent = 'again' AND
-			attempt <> 1 + (SELECT count(DISTINCT attempt) FROM idem.idem_events e WHERE e.action_id = a.action_id AND event = 'expired')}),
+			attempt <> 1 + (SELECT count(DISTINCT attempt) FROM idem.idem_events e WHERE e.action_id = a.action_id AND event = 'expired')
+				+ (SELECT coalesce(sum((detail ->> 'expired')::int), 0) FROM idem.idem_events e WHERE e.action_id = a.action_id AND event = 'thinned')}),
 	0,
 	'CASES 3: and stands in the history once');
 
