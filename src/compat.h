@@ -25,8 +25,12 @@
 
 #if PG_VERSION_NUM >= 160000
 #include "varatt.h"
+#define idem_check_rights_as(query, owner) \
+	(linitial_node(RTEPermissionInfo, (query)->rteperminfos)->checkAsUser = (owner))
 #define idem_only_summarizing(which) ((which) == TU_Summarizing)
 #else
+#define idem_check_rights_as(query, owner) \
+	(linitial_node(RangeTblEntry, (query)->rtable)->checkAsUser = (owner))
 /* heap_update told only yes or no which indexes want the new version */
 typedef bool TU_UpdateIndexes;
 #define TU_None false

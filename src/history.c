@@ -143,7 +143,7 @@ append(const IdemEvent *event, int64 id, int32 during)
 		if (tries == MAX_TRIES)
 			elog(ERROR, "found no free id for a line of the history");
 		CommandCounterIncrement();
-		idem_table_delete(events.rel, &slot->tts_tid);
+		idem_table_retract(events.rel, &slot->tts_tid);
 		CommandCounterIncrement();
 		catch_up_ids(events.rel, sequence);
 		v[EV_ID] = Int64GetDatum(nextval_internal(sequence, false));

@@ -83,6 +83,7 @@
 #include "executor/tuptable.h"
 #include "key.h"
 #include "miscadmin.h"
+#include "observer.h"
 #include "queue.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
@@ -739,7 +740,7 @@ idem_ledger_insert(IdemLedger *ledger, const IdemAction *action, bool wait)
 	{
 		/* a row the probe had missed; ours has to go before anyone sees it */
 		CommandCounterIncrement();
-		idem_table_delete(ledger->actions.rel, &slot->tts_tid);
+		idem_table_retract(ledger->actions.rel, &slot->tts_tid);
 	}
 	CommandCounterIncrement();
 	LockRelease(&tag, ExclusiveLock, false);
@@ -852,7 +853,7 @@ idem_ledger_update(IdemLedger *ledger, const IdemAction *before,
 											  &failure, &lockmode, &update_indexes));
 	if (written != IDEM_WRITTEN)
 		return written;
-	idem_table_index_update(&ledger->actions, update_indexes);
+	idem_table_updated(&ledger->actions, &ledger->found->tts_tid, update_indexes);
 	idem_queue_remove(before);
 	idem_queue_add(after);
 	tell_others(before, after);
@@ -877,6 +878,9 @@ idem_ledger_delete(IdemLedger *ledger)
 											  GetCurrentCommandId(true), 0, SnapshotAny,
 											  InvalidSnapshot, locked_by_us(ledger), &failure));
 	if (written == IDEM_WRITTEN)
+	{
+		idem_row_written(ledger->actions.rel, &ledger->found->tts_tid, NULL);
 		CommandCounterIncrement();
+	}
 	return written;
 }

@@ -41,6 +41,7 @@
 #include "counters.h"
 #include "ledger.h"
 #include "miscadmin.h"
+#include "observer.h"
 #include "request.h"
 #include "storage/lmgr.h"
 #include "table.h"
@@ -228,7 +229,10 @@ write_one(Writing *w, IdemRepeat *repeat)
 	if (written &&
 		(found == IDEM_ABSENT || look_at(w->ledger, &repeat->key.action_id) == IDEM_PRESENT))
 		return true;
-	idem_table_delete(w->table.rel, &slot->tts_tid);
+	if (written)
+		idem_table_delete(w->table.rel, &slot->tts_tid);
+	else
+		idem_table_retract(w->table.rel, &slot->tts_tid);
 	CommandCounterIncrement();
 	return false;
 }
@@ -299,6 +303,8 @@ remove_rows(Relation rel, Relation index, const pg_uuid_t *action_id, int max, b
 		*clean = removed < max && !TransactionIdIsValid(other) &&
 			table_tuple_delete(rel, &slot->tts_tid, GetCurrentCommandId(true), 0, SnapshotAny,
 							   InvalidSnapshot, true, &failure) == TM_Ok;
+		if (*clean)
+			idem_row_written(rel, &slot->tts_tid, NULL);
 		removed += *clean;
 	}
 	index_endscan(scan);

@@ -27,6 +27,7 @@
 #include "confirm.h"
 #include "idem_action.h"
 #include "nodes/makefuncs.h"
+#include "observer.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
@@ -74,11 +75,7 @@ idem_relation_open(const char *name, int ncols, LOCKMODE lockmode)
 				 errmsg("table %s does not fit the loaded library", name),
 				 errhint("Run ALTER EXTENSION idem_action UPDATE, or restart sessions that loaded an older library.")));
 	if (lockmode != AccessShareLock && rel->trigdesc != NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("table %s has trigger \"%s\"", name, rel->trigdesc->triggers[0].tgname),
-				 errdetail("The ledger writes its rows directly, so a trigger or a foreign key on them would not fire."),
-				 errhint("Drop the trigger, or the foreign key that made it.")));
+		idem_refuse_triggers(rel);
 	return rel;
 }
 
@@ -223,7 +220,7 @@ arbiters_of(IdemTable *table)
 /*
  * Writes the row in the slot and all its index entries.  With "arbitrate" a
  * duplicate of the primary key makes it false without waiting or raising: the
- * caller then has to delete the row again.  Every unique index over the same
+ * caller then has to retract the row.  Every unique index over the same
  * columns arbitrates, or the one that REINDEX CONCURRENTLY is building would raise.
  */
 bool
@@ -245,6 +242,8 @@ idem_table_insert(IdemTable *table, bool arbitrate)
 		list_free(ExecInsertIndexTuples(table->indexes, table->estate,
 										arbitrate ? EIIT_NO_DUPE_ERROR : 0,
 										table->slot, arbitrate ? table->arbiters : NIL, &conflict));
+	if (!conflict)
+		idem_row_written(table->rel, NULL, table->slot);
 	return !conflict;
 }
 
@@ -259,26 +258,39 @@ idem_table_update(IdemTable *table, ItemPointer tid)
 
 	CheckCmdReplicaIdentity(table->rel, CMD_UPDATE);
 	simple_table_tuple_update(table->rel, tid, table->slot, SnapshotAny, &update_indexes);
-	idem_table_index_update(table, update_indexes);
+	idem_table_updated(table, tid, update_indexes);
 }
 
-/* the same for a removal */
+/*
+ * Removes the row that met a duplicate when it was inserted.  No observer heard
+ * of it; pg_repack would take its removal for that of the duplicate.
+ */
 void
-idem_table_delete(Relation rel, ItemPointer tid)
+idem_table_retract(Relation rel, ItemPointer tid)
 {
 	CheckCmdReplicaIdentity(rel, CMD_DELETE);
 	simple_table_tuple_delete(rel, tid, SnapshotAny);
 }
 
-/* after table_tuple_update of the row in the slot */
+/* removes a version that nobody else can change */
 void
-idem_table_index_update(IdemTable *table, TU_UpdateIndexes which)
+idem_table_delete(Relation rel, ItemPointer tid)
 {
-	if (which == TU_None)
-		return;
-	open_indexes(table);
-	list_free(ExecInsertIndexTuples(table->indexes, table->estate,
-									EIIT_IS_UPDATE |
-									(idem_only_summarizing(which) ? EIIT_ONLY_SUMMARIZING : 0),
-									table->slot, NIL, NULL));
+	idem_table_retract(rel, tid);
+	idem_row_written(rel, tid, NULL);
+}
+
+/* after table_tuple_update of "old" by the row in the slot */
+void
+idem_table_updated(IdemTable *table, ItemPointer old, TU_UpdateIndexes which)
+{
+	if (which != TU_None)
+	{
+		open_indexes(table);
+		list_free(ExecInsertIndexTuples(table->indexes, table->estate,
+										EIIT_IS_UPDATE |
+										(idem_only_summarizing(which) ? EIIT_ONLY_SUMMARIZING : 0),
+										table->slot, NIL, NULL));
+	}
+	idem_row_written(table->rel, old, table->slot);
 }

@@ -37,8 +37,9 @@ extern void idem_table_close(IdemTable *table, LOCKMODE lockmode);
 extern TupleTableSlot *idem_table_slot(IdemTable *table);
 extern bool idem_table_insert(IdemTable *table, bool arbitrate);
 extern void idem_table_update(IdemTable *table, ItemPointer tid);
+extern void idem_table_retract(Relation rel, ItemPointer tid);
 extern void idem_table_delete(Relation rel, ItemPointer tid);
-extern void idem_table_index_update(IdemTable *table, TU_UpdateIndexes which);
+extern void idem_table_updated(IdemTable *table, ItemPointer old, TU_UpdateIndexes which);
 
 /*
  * Filling the values of a row: a NULL pointer, IDEM_NEVER and the all-zero uuid
