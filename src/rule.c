@@ -581,8 +581,14 @@ usec_datum(int64 usec)
 	"LOCK TABLE idem.idem_actions IN SHARE ROW EXCLUSIVE MODE"
 #define SQL_DELETE_RULE \
 	"DELETE FROM idem.idem_rules WHERE intent OPERATOR(pg_catalog.=) $1"
+#define RULE_PARAMS \
+	"$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21"
+/* by the bytes: 30 days are another interval than a month */
+#define SQL_SAME_RULE \
+	"SELECT FROM idem.idem_rules r WHERE intent OPERATOR(pg_catalog.=) $1" \
+	" AND r OPERATOR(pg_catalog.*=) ROW(" RULE_PARAMS ")::idem.idem_rules"
 #define SQL_INSERT_RULE \
-	"INSERT INTO idem.idem_rules VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)"
+	"INSERT INTO idem.idem_rules VALUES (" RULE_PARAMS ")"
 #define SQL_SHOW_RULE \
 	"SELECT pg_catalog.to_jsonb(r) FROM idem.idem_rules r WHERE intent OPERATOR(pg_catalog.=) $1"
 #define SQL_KEEP_RESTRICTED \
@@ -654,8 +660,11 @@ check_confidentiality(const IdemRule *rule)
 				 errhint("Use another intent, or wait until the last action has been forgotten.")));
 }
 
-/* stores the rule in place of an older one; caller has connected SPI */
-static void
+/*
+ * Stores the rule in place of an older one; false where it is stored as it is.
+ * Caller has connected SPI and locked idem_rules.
+ */
+static bool
 store_rule(const IdemRule *rule, Datum fields)
 {
 	static Oid	types[RULE_NPARAMS] = {
@@ -698,8 +707,12 @@ store_rule(const IdemRule *rule, Datum fields)
 	if (fields == (Datum) 0)
 		nulls[RULE_CONFIDENTIAL_FIELDS] = 'n';
 
+	idem_run(SQL_SAME_RULE, RULE_NPARAMS, types, v, nulls, SPI_OK_SELECT);
+	if (SPI_processed > 0)
+		return false;
 	idem_run(SQL_DELETE_RULE, 1, types, v, NULL, SPI_OK_DELETE);
 	idem_run(SQL_INSERT_RULE, RULE_NPARAMS, types, v, nulls, SPI_OK_INSERT);
+	return true;
 }
 
 /*
@@ -801,7 +814,7 @@ idem_define_rule(PG_FUNCTION_ARGS)
 {
 	IdemRule	rule;
 	IdemOwner	caller;
-	Jsonb	   *detail;
+	Jsonb	   *detail = NULL;
 
 	rule_from_args(fcinfo, &rule);
 	PreventCommandIfReadOnly("define_rule");
@@ -809,10 +822,11 @@ idem_define_rule(PG_FUNCTION_ARGS)
 	idem_owner_enter(&caller);
 	SPI_connect();
 	check_confidentiality(&rule);
-	store_rule(&rule, rule.confidential_fields == NULL ? (Datum) 0 : PG_GETARG_DATUM(RULE_CONFIDENTIAL_FIELDS));
-	detail = stored_rule(rule.intent);
+	if (store_rule(&rule, rule.confidential_fields == NULL ? (Datum) 0 : PG_GETARG_DATUM(RULE_CONFIDENTIAL_FIELDS)))
+		detail = stored_rule(rule.intent);
 	idem_owner_leave(&caller);
-	record_change("rule_defined", rule.intent, detail);
+	if (detail != NULL)
+		record_change("rule_defined", rule.intent, detail);
 	SPI_finish();
 
 	PG_RETURN_TEXT_P(cstring_to_text(describe(&rule, rule.intent)));

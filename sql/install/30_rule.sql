@@ -35,7 +35,8 @@
  *	confidential_key	keys are kept as keyed digests only (false)
  *	confidential_fields	paths of params kept as keyed digests only
  *
- * Result: the rule in words, as describe_rule prints it.
+ * Result: the rule in words, as describe_rule prints it.  A rule that is the same
+ * as before is not written, nor is a line of the history.
  * Errors: 22023, a setting out of bounds; IA006, a bad intent; 0A000, a setting
  * whose feature this version does not have.
  * Volatile.

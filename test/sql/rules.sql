@@ -234,6 +234,19 @@ SELECT idem.define_rule('rules: dropped', 'u', 'r') <> '' AS defined;
 SELECT idem.once('1', 'rules: dropped');
 
 --
+-- The same rule again is written nowhere: no row, no line of the history, and a
+-- month is not 30 days
+--
+SELECT idem.define_rule('rules: again', 'u', 'r', keep_content => '1 month', confidential_fields => '{to}') AS words \gset
+SELECT xmin::text AS version FROM idem.idem_rules WHERE intent = 'rules: again' \gset
+SELECT idem.define_rule('rules: again', 'u', 'r', keep_content => '1 month', confidential_fields => '{to}') = :'words' AS same_words;
+SELECT xmin::text = :'version' AS same_row FROM idem.idem_rules WHERE intent = 'rules: again';
+SELECT count(*) FROM idem.history WHERE intent = 'rules: again';
+SELECT idem.define_rule('rules: again', 'u', 'r', keep_content => '30 days', confidential_fields => '{to}') = :'words' AS same_words;
+SELECT xmin::text = :'version' AS same_row FROM idem.idem_rules WHERE intent = 'rules: again';
+SELECT count(*) FROM idem.history WHERE intent = 'rules: again';
+
+--
 -- Changes of rules are in the history
 --
 SELECT intent, event, action_id, role = current_user AS by_me, (detail->>'lease')::interval AS lease
