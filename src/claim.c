@@ -308,14 +308,32 @@ idem_claim_actions(PG_FUNCTION_ARGS)
  */
 
 static void
-raise_not_done(const IdemAction *action, const char *what)
+raise_not_done(const IdemAction *action)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_IDEM_NOT_DONE),
-			 errmsg("the action is known, but not as done: it %s", what),
+			 errmsg("the action is known, but not as done: it is %s",
+					text_to_cstring(idem_state_name(action->state))),
 			 errdetail("action_id %s.",
 					   DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&action->action_id)))),
 			 errhint("once() is for effects in this database only; use claim_action where others act on the same key.")));
+}
+
+static void
+raise_not_first(const IdemVerdict *v)
+{
+	bool		paused = v->outcome == IDEM_PAUSED;
+
+	ereport(ERROR,
+			(errcode(ERRCODE_IDEM_NOT_DONE),
+			 paused ?
+			 errmsg("the action is new, and its intent is paused") :
+			 errmsg("the action is new, and its intent needs an approval first"),
+			 errdetail("action_id %s.",
+					   DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&v->after.action_id)))),
+			 paused ?
+			 errhint("Roll back and repeat the transaction once resume_intent has been called.") :
+			 errhint("once() is for effects in this database only; use claim_action where a person approves.")));
 }
 
 /* true: the caller's transaction is the first; false: done by a committed one */
@@ -339,10 +357,8 @@ try_once(IdemLedger *ledger, IdemRequest *r, bool *first)
 	if (found == IDEM_ABSENT || idem_is_forgotten(&row, r->now))
 	{
 		idem_decide_once(r, &v);
-		if (v.outcome == IDEM_PAUSED)
-			raise_not_done(&v.after, "waits, as its intent is paused");
 		if (v.after.state != IDEM_COMPLETED)
-			raise_not_done(&v.after, "needs an approval first");
+			raise_not_first(&v);
 		*first = true;
 		if (found != IDEM_ABSENT)
 		{
@@ -362,7 +378,7 @@ try_once(IdemLedger *ledger, IdemRequest *r, bool *first)
 		idem_raise_mismatch(&row, r);
 	}
 	if (row.state != IDEM_COMPLETED)
-		raise_not_done(&row, psprintf("is %s", text_to_cstring(idem_state_name(row.state))));
+		raise_not_done(&row);
 	idem_ledger_check_visible(ledger);
 	idem_ledger_rely(ledger);
 	idem_counter_add(&r->action_id, r->intent, NULL, NULL, IDEM_OUT_COMPLETED);

@@ -103,7 +103,8 @@ COMMENT ON FUNCTION idem.claim_actions(text, text[], jsonb[], jsonb[], text, int
  *
  *	key, intent, params, scope	as for claim_action
  *
- * Errors: IA003, the action is known but not as done; IA001, IA005, IA006,
+ * Errors: IA003, the action is known but not as done, or new while its intent is
+ * paused or needs an approval; IA001, IA005, IA006,
  * IA008, IA010, IA014, 25006 as claim_action; 40001, done by a transaction that
  * the caller's snapshot does not see.
  * Volatile.
