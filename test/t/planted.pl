@@ -225,6 +225,16 @@ my $calls = q{
 	SELECT idem.after_restore('2026-11-29 12:00+00', 'restored');
 	SELECT idem.accept_copy('Ann'), idem.acknowledge_timeline('Ann');
 	SELECT pg_catalog.count(idem.violated_invariant(a)) FROM idem.idem_actions a;
+	SELECT kind FROM idem.reconcile('act', '{ref}', '2026-11-29 12:00+00');
+	SELECT idem.history_horizon() IS NOT NULL, idem.sees_all(), idem.holds_value('{"a": ["b"]}', 'b');
+	SELECT pg_catalog.count(v) FROM idem.visible_actions() v;
+	SELECT pg_catalog.count(v) FROM idem.visible_attention() v;
+	SELECT pg_catalog.count(v) FROM idem.visible_backlog() v;
+	SELECT pg_catalog.count(v) FROM idem.visible_history() v;
+	SELECT pg_catalog.count(v) FROM idem.visible_repeats() v;
+	SELECT pg_catalog.count(v) FROM idem.visible_rules() v;
+	SELECT pg_catalog.count(v) FROM idem.visible_stat_intents() v;
+	SELECT pg_catalog.count(v) FROM idem.visible_stuck() v;
 	SELECT outcome FROM idem.claim_action('a', 'act', source => 's', event_id => 'e');
 	CALL idem.run_maintenance();
 	SELECT outcome FROM idem.claim_action('a', 'act', source => 's', event_id => 'e');

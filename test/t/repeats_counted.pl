@@ -106,6 +106,15 @@ $_->{run}->kill_kill foreach $forgetter, @writers;
 cmp_ok($cancelled, '>', 0, "maintenance was cancelled in $cancelled of $rounds rounds");
 cmp_ok($terminated, '>', 0, "and terminated in $terminated");
 $node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'}) or die 'a session goes on';
+
+# one key at least comes again before a pass has forgotten it
+$node->append_conf('postgresql.conf', 'idem_action.worker = off');
+$node->reload;
+$node->poll_query_until('postgres', q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'idem_action worker'}) or die 'a worker goes on';
+my $short = $node->claim(key => 'short-last', intent => 'short');
+$node->call('complete_action', action_id => $short->{action_id}, claim_id => $short->{claim_id});
+$node->poll_query_until('postgres', q{SELECT forget_after < clock_timestamp() FROM idem.idem_actions WHERE key = 'short-last'}) or die 'not over';
+ok($node->claim(key => 'short-last', intent => 'short')->{granted}, 'a key that is to be forgotten is granted again');
 $node->safe_psql('postgres', 'CALL idem.run_maintenance()');
 
 is($node->safe_psql('postgres', q{SELECT sum(n) FROM idem.repeats WHERE intent = 'act'}),
