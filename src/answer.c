@@ -107,7 +107,7 @@ idem_answer_desc(FunctionCallInfo fcinfo)
 static double
 seconds_until(TimestampTz then, TimestampTz now)
 {
-	return then > now ? (double) (then - now) / USECS_PER_SEC : 0.0;
+	return (double) (then > now ? then - now : USECS_PER_MINUTE) / USECS_PER_SEC;
 }
 
 /* seconds after which to ask again; false where the message may go */

@@ -55,6 +55,10 @@ claim_by_judgement(IdemVerdict *v, const IdemRequest *r, IdemJudgement judgement
 			else
 				idem_hand_out(v, r, true);
 			break;
+		case JUDGED_UNTIMED:
+			v->clock_holds = true;
+			v->outcome = IDEM_NOT_DUE;
+			break;
 		case JUDGED_WAIT:
 		case JUDGED_ENDED:
 			v->changes = true;

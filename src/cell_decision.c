@@ -16,6 +16,7 @@
 
 #include "compat.h"
 #include "transition.h"
+#include "clock.h"
 #include "detail.h"
 #include "utils/builtins.h"
 
@@ -166,10 +167,18 @@ idem_resolve(IdemVerdict *v, const IdemRequest *r)
 void
 idem_resolve_held(IdemVerdict *v, const IdemRequest *r)
 {
-	if (r->decision == IDEM_NOT_HAPPENED)
+	/* the end of such a lease may be years away: nobody can wait for it */
+	bool		ahead = v->after.claimed_at > r->now + IDEM_CLOCK_TOLERANCE &&
+		idem_clock_believed(r->now);
+
+	if (r->decision == IDEM_NOT_HAPPENED && !ahead)
+	{
 		v->note = "refused: a holder may be acting now; ask it to stop by cancel_action, or wait for the end of its lease";
-	else
-		idem_resolve(v, r);
+		return;
+	}
+	idem_resolve(v, r);
+	if (ahead)
+		v->note = "the lease was taken while the clock ran ahead; its holder, if there still is one, is told at its next begin_effect or extend_claim, and a success that it reports waits for a person";
 }
 
 /* a hand-out and its success that only the row tells, before it stops to */

@@ -32,6 +32,7 @@
 #include "apply.h"
 #include "arg.h"
 #include "bells.h"
+#include "clock.h"
 #include "counters.h"
 #include "errors.h"
 #include "funcapi.h"
@@ -170,7 +171,7 @@ static IdemLedger *
 claim_waiting(IdemRequest *r, int64 wait, Try *t)
 {
 	IdemLedger *ledger = idem_ledger_open(true);
-	TimestampTz deadline = GetCurrentTimestamp() + wait;
+	int64		deadline = idem_clock_monotonic() + wait;
 	long		pause = FIRST_POLL;
 
 	idem_request_rule(r);
@@ -178,7 +179,6 @@ claim_waiting(IdemRequest *r, int64 wait, Try *t)
 	idem_request_identify(r);
 	for (;;)
 	{
-		TimestampTz now;
 		long		left;
 		uint32		bell;
 
@@ -186,18 +186,17 @@ claim_waiting(IdemRequest *r, int64 wait, Try *t)
 		if (wait > 0)
 			idem_bell_listen(bell);
 		claim_once(ledger, r, t);
-		now = GetCurrentTimestamp();
+		left = (deadline - idem_clock_monotonic()) / 1000;
 		if ((t->verdict.outcome != IDEM_CONTENDED && t->verdict.outcome != IDEM_OUT_IN_PROGRESS) ||
-			now >= deadline)
+			left <= 0)
 			break;
 		/* nobody ends a wait for oneself */
 		if (t->known && idem_ledger_is_own(ledger))
 			break;
 
 		/* to the deadline, or to the end of the holder's lease */
-		left = Max(1, (deadline - now) / 1000);
-		if (t->known && t->row.lease_until > now)
-			left = Min(left, Max(1, (t->row.lease_until - now) / 1000));
+		if (t->known && t->row.lease_until > r->now)
+			left = Min(left, Max(1, (t->row.lease_until - r->now) / 1000));
 		idem_ledger_close(ledger);
 		if (TransactionIdIsValid(t->holder))
 			(void) idem_ledger_wait_until(t->holder, deadline);

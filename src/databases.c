@@ -8,6 +8,9 @@
  * use a ledger for the first time, or commit what is due before the ordinary
  * pass; and whether the launcher finds room for its workers.
  *
+ * When to come again is kept by a clock that nobody can set; what is due by the
+ * time of day is counted from now when it is noted.
+ *
  * After a crash of the server workers begin new passes, as after any start.  A
  * database without a slot, because all are taken, is served without memory of
  * the last pass, and as if it had been there at the start.
@@ -24,6 +27,7 @@
 #include "compat.h"
 #include "databases.h"
 #include "access/xact.h"
+#include "clock.h"
 #include "commands/dbcommands.h"
 #include "counters.h"
 #include "funcapi.h"
@@ -137,7 +141,7 @@ idem_database_note_use(Oid ledger)
  * the slot at the same moment begins a pass that sees what we have committed.
  */
 static void
-note_due(TimestampTz due)
+note_due(int64 due)
 {
 	IdemDatabase *slot;
 
@@ -159,7 +163,7 @@ note_due(TimestampTz due)
 }
 
 /* the earliest thing that this transaction has made due */
-static TimestampTz to_note = 0;
+static int64 to_note = 0;
 
 static void
 note_at_commit(XactEvent event, void *arg)
@@ -185,7 +189,7 @@ idem_database_due_at_commit(TimestampTz due)
 	if (!registered)
 		RegisterXactCallback(note_at_commit, NULL);
 	registered = true;
-	to_note = idem_earlier(to_note, due);
+	to_note = idem_earlier(to_note, idem_clock_monotonic_of(due));
 }
 
 static void
@@ -232,7 +236,7 @@ idem_database_get(Oid dbid, IdemDatabase *database)
  * becomes due from now on is kept, since a new pass may walk past it.
  */
 void
-idem_database_expect(Oid dbid, TimestampTz next_pass)
+idem_database_expect(Oid dbid, int64 next_pass)
 {
 	IdemDatabase *slot;
 
@@ -252,7 +256,7 @@ idem_database_expect(Oid dbid, TimestampTz next_pass)
 /* the worker got in, or it was not its fault that it did not: what holds if it
  * does not come to an end */
 void
-idem_database_connected(Oid dbid, TimestampTz next_pass)
+idem_database_connected(Oid dbid, int64 next_pass)
 {
 	IdemDatabase *slot;
 
@@ -280,9 +284,11 @@ idem_database_put(const IdemDatabase *database, Oid ledger)
 	if (slot != NULL)
 	{
 		Oid			noted = slot->ledger;
-		TimestampTz due = idem_earlier(slot->due, database->due);
+		int64		due = idem_earlier(slot->due, database->due);
+		IdemDatabaseClock clock = slot->clock;
 
 		*slot = *database;
+		slot->clock = clock;
 		slot->due = due;
 		slot->ledger = ledger;
 		if (noted != database->ledger && noted != ledger)
@@ -292,6 +298,61 @@ idem_database_put(const IdemDatabase *database, Oid ledger)
 		}
 	}
 	LWLockRelease(shared->lock);
+}
+
+/* of a database without a slot nothing is remembered but by this process */
+static IdemDatabaseClock own_clock;
+
+/* caller holds the lock */
+static IdemDatabaseClock *
+clock_of_slot(void)
+{
+	IdemDatabase *slot = slot_of(MyDatabaseId);
+
+	return slot != NULL && slot->dbid == MyDatabaseId ? &slot->clock : &own_clock;
+}
+
+void
+idem_database_get_clock(IdemDatabaseClock *clock)
+{
+	*clock = own_clock;
+	if (shared == NULL)
+		return;
+	LWLockAcquire(shared->lock, LW_SHARED);
+	*clock = *clock_of_slot();
+	LWLockRelease(shared->lock);
+}
+
+/* the clock is believed in this ledger, with this baseline */
+void
+idem_database_set_clock(Oid ledger, int64 offset)
+{
+	IdemDatabaseClock *clock;
+
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	clock = clock_of_slot();
+	clock->ledger = ledger;
+	clock->offset = offset;
+	LWLockRelease(shared->lock);
+}
+
+/* whether the clock is believed; true where that is news */
+bool
+idem_database_hold_clock(bool hold)
+{
+	IdemDatabaseClock *clock = &own_clock;
+	bool		news;
+
+	if (shared != NULL)
+	{
+		LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+		clock = clock_of_slot();
+	}
+	news = clock->held != hold;
+	clock->held = hold;
+	if (shared != NULL)
+		LWLockRelease(shared->lock);
+	return news;
 }
 
 /* which databases there are now: lets go of the others */
@@ -329,7 +390,7 @@ idem_databases_are(List *dbids)
 
 /* naptime has become shorter: no pass later than this */
 void
-idem_databases_hurry(TimestampTz next_pass)
+idem_databases_hurry(int64 next_pass)
 {
 	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < MAX_DATABASES; i++)

@@ -13,6 +13,7 @@
 #include "postgres.h"
 
 #include "compat.h"
+#include "clock.h"
 #include "idem_action.h"
 #include "miscadmin.h"
 #include "shared.h"
@@ -31,6 +32,7 @@ _PG_init(void)
 	idem_guc_init();
 	if (process_shared_preload_libraries_in_progress)
 	{
+		idem_clock_init();
 		idem_shared_init();
 		idem_worker_init();
 	}

@@ -71,12 +71,16 @@
  */
 #include "postgres.h"
 
+#include <signal.h>
+#include <time.h>
+
 #include "compat.h"
 #include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "bells.h"
+#include "clock.h"
 #include "columns.h"
 #include "confirm.h"
 #include "databases.h"
@@ -609,34 +613,33 @@ idem_ledger_wait(TransactionId holder)
 }
 
 /*
- * The same with a time limit; false where it ran out.  PostgreSQL knows a
- * limit for lock waits only as lock_timeout, which ends in an error, so the
- * wait runs in a subtransaction.  Cancel and deadlock go on to the caller, and
- * so does the caller's own lock_timeout where that is shorter.
+ * The same until a moment of idem_clock_monotonic(); false where that came.
+ * lock_timeout is measured by the time of day, so that a clock set back would
+ * lengthen the wait by as much.  Instead a timer of the kernel's cancels it as a
+ * user would.  The wait runs in a subtransaction, since it then ends in an error.
+ * Another's cancel and a deadlock go on to the caller.
  */
 bool
-idem_ledger_wait_until(TransactionId holder, TimestampTz until)
+idem_ledger_wait_until(TransactionId holder, int64 until)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
-	long		left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), until);
-	bool		ours = LockTimeout == 0 || left < LockTimeout;
+	struct sigevent cancel = {.sigev_notify = SIGEV_SIGNAL,.sigev_signo = SIGINT};
+	struct itimerspec at = {.it_value = {until / USECS_PER_SEC, until % USECS_PER_SEC * 1000}};
+	timer_t		timer;
+	volatile bool set = false;
+	bool		over;
 	ErrorData  *volatile error = NULL;
 
-	if (left <= 0)
-		return false;
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(context);
 	PG_TRY();
 	{
-		if (ours)
-		{
-			char		value[32];
-
-			snprintf(value, sizeof(value), "%ldms", left);
-			(void) set_config_option("lock_timeout", value, PGC_USERSET, PGC_S_SESSION,
-									 GUC_ACTION_LOCAL, true, 0, false);
-		}
+		if (timer_create(CLOCK_MONOTONIC, &cancel, &timer) != 0)
+			elog(ERROR, "could not create a timer: %m");
+		set = true;
+		if (timer_settime(timer, TIMER_ABSTIME, &at, NULL) != 0)
+			elog(ERROR, "could not set a timer: %m");
 		idem_ledger_wait(holder);
 	}
 	PG_CATCH();
@@ -646,13 +649,19 @@ idem_ledger_wait_until(TransactionId holder, TimestampTz until)
 		FlushErrorState();
 	}
 	PG_END_TRY();
+	if (set)
+		(void) timer_delete(timer);
+	over = idem_clock_monotonic() >= until;
 
-	/* in any case: there is nothing to keep, and lock_timeout goes back */
+	/* in any case: there is nothing to keep */
 	RollbackAndReleaseCurrentSubTransaction();
 	MemoryContextSwitchTo(context);
 	CurrentResourceOwner = owner;
-	if (error != NULL && (!ours || error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE))
+	if (error != NULL && !(over && error->sqlerrcode == ERRCODE_QUERY_CANCELED))
 		ReThrowError(error);
+	/* the timer's may have come when the wait was already over */
+	if (over && error == NULL)
+		QueryCancelPending = false;
 	return error == NULL;
 }
 

@@ -71,7 +71,7 @@ extern bool idem_ledger_is_own(IdemLedger *ledger);
 extern void idem_ledger_rely(IdemLedger *ledger);
 extern void idem_ledger_rest(IdemLedger *ledger);
 extern void idem_ledger_wait(TransactionId holder);
-extern bool idem_ledger_wait_until(TransactionId holder, TimestampTz until);
+extern bool idem_ledger_wait_until(TransactionId holder, int64 until);
 
 extern void idem_ledger_check_visible(IdemLedger *ledger);
 extern IdemWrite idem_ledger_insert(IdemLedger *ledger, const IdemAction *action,

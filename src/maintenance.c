@@ -30,6 +30,8 @@
 #include "access/xact.h"
 #include "apply.h"
 #include "arg.h"
+#include "clock.h"
+#include "commands/dbcommands.h"
 #include "common/pg_prng.h"
 #include "databases.h"
 #include "detail.h"
@@ -216,6 +218,8 @@ idem_maintenance_batch(IdemPass *pass, int batch)
 	MemoryContext outer = CurrentMemoryContext;
 	MemoryContext row_context;
 	BlockNumber end;
+	int64		began_at = idem_clock_monotonic();
+	bool		believed;
 	int			left;
 	bool		at_end;
 
@@ -236,6 +240,10 @@ idem_maintenance_batch(IdemPass *pass, int batch)
 	walk.row = &pass->row;
 	walk.skip = pass->bad_rows;
 	walk.nskip = pass->nbad_rows;
+	/* the reading that the walk goes by */
+	believed = idem_clock_believed(walk.now);
+	if (believed)
+		idem_clock_record(walk.now);
 	pass->walking = true;
 	MemoryContextSwitchTo(row_context);
 	while (left > 0 && idem_walk_next(&walk, &row))
@@ -251,6 +259,8 @@ idem_maintenance_batch(IdemPass *pass, int batch)
 			left -= done;
 			pass->judged += done;
 		}
+		else if (!believed)
+			done = false;
 		else if (row.forget_after <= walk.now)
 		{
 			done = forget(ledger, &row, &left);
@@ -280,7 +290,7 @@ idem_maintenance_batch(IdemPass *pass, int batch)
 	pass->upcoming = idem_earlier(pass->upcoming, walk.upcoming);
 	pass->cost = Min(pass->cost + (int64) (batch - left) * VacuumCostPageMiss, VacuumCostLimit);
 	if (left >= batch / 2)
-		pass->walked += GetCurrentTimestamp() - walk.now;
+		pass->walked += idem_clock_monotonic() - began_at;
 	MemoryContextDelete(row_context);
 	idem_ledger_close(ledger);
 	PopActiveSnapshot();
@@ -398,6 +408,10 @@ idem_run_maintenance(PG_FUNCTION_ARGS)
 		SPI_commit();
 	} while (more);
 	SPI_finish();
+	if (pass.forgotten > 0)
+		ereport(LOG,
+				(errmsg("idem_action maintenance forgot %lld keys in \"%s\"",
+						(long long) pass.forgotten, get_database_name(MyDatabaseId))));
 	ereport(DEBUG1,
 			(errmsg_internal("maintenance judged %lld, purged %lld, forgot %lld",
 							 (long long) pass.judged, (long long) pass.purged,

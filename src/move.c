@@ -18,6 +18,7 @@
 
 #include "compat.h"
 #include "transition.h"
+#include "clock.h"
 #include "common/pg_prng.h"
 #include "key.h"
 #include "utils/builtins.h"
@@ -76,7 +77,7 @@ idem_to_final(IdemAction *a, IdemState state, const IdemRequest *r)
 	idem_leave_state(a);
 	a->state = state;
 	a->uncertain = false;
-	a->finished_at = r->now;
+	a->finished_at = idem_clock_not_before_known(r->now);
 	idem_rule_start_retention(r->rule, a);
 }
 
@@ -275,7 +276,14 @@ idem_judge(IdemAction *a, const IdemRequest *r, IdemCause cause, bool already)
 			idem_to_pending(a, due_at);
 			return JUDGED_GRANT;
 		case IDEM_RETRY:
-			if (r->now + idem_lease_of(r) > a->first_claimed_at + r->rule->provider_window)
+			if (!idem_clock_believed(r->now))
+			{
+				idem_to_pending(a, due_at);
+				return JUDGED_UNTIMED;
+			}
+			/* of a first claim that lies ahead the window can't be told */
+			if (a->first_claimed_at > r->now + IDEM_CLOCK_TOLERANCE ||
+				r->now + idem_lease_of(r) > a->first_claimed_at + r->rule->provider_window)
 			{
 				idem_to_attention(a, "provider_window_over");
 				return JUDGED_ENDED;
@@ -284,7 +292,9 @@ idem_judge(IdemAction *a, const IdemRequest *r, IdemCause cause, bool already)
 			return JUDGED_GRANT;
 		case IDEM_SEARCH:
 			idem_to_pending(a, Max(due_at, a->doubt_until + r->rule->settle));
-			return a->due_at <= r->now ? JUDGED_VERIFY : JUDGED_WAIT;
+			if (a->due_at > r->now)
+				return JUDGED_WAIT;
+			return idem_clock_believed(r->now) ? JUDGED_VERIFY : JUDGED_UNTIMED;
 		case IDEM_REVIEW:
 			break;
 	}

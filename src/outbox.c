@@ -33,6 +33,7 @@
 #include "arg.h"
 #include "bells.h"
 #include "catalog/pg_type.h"
+#include "clock.h"
 #include "content.h"
 #include "detail.h"
 #include "errors.h"
@@ -526,7 +527,7 @@ take(FunctionCallInfo fcinfo, IdemCall call)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Take		t = {.request = {.call = call,.retry_after = -1}};
-	TimestampTz deadline;
+	int64		deadline;
 	int64		wait;
 	long		pause = FIRST_POLL;
 
@@ -544,7 +545,7 @@ take(FunctionCallInfo fcinfo, IdemCall call)
 	if (t.scope != NULL)
 		idem_check_scope(t.scope);
 	wait = idem_wait_arg(fcinfo, 5);
-	deadline = GetCurrentTimestamp() + wait;
+	deadline = idem_clock_monotonic() + wait;
 	idem_request_call_id(&t.request, fcinfo, 6);
 
 	InitMaterializedSRF(fcinfo, 0);
@@ -557,7 +558,7 @@ take(FunctionCallInfo fcinfo, IdemCall call)
 		if (wait > 0)
 			idem_bell_listen(t.bell);
 		take_round(&t);
-		left = (deadline - GetCurrentTimestamp()) / 1000;
+		left = (deadline - idem_clock_monotonic()) / 1000;
 		if (t.taken > 0 || left <= 0)
 			break;
 		/* leases end without a ring, and other intents have other bells */

@@ -35,7 +35,8 @@ enum
 	STATE_KIND,
 	STATE_NAME,
 	STATE_VALUE,
-	STATE_NCOLS = 7
+	STATE_SINCE = 6,
+	STATE_NCOLS
 };
 
 static IdemSettings settings;
@@ -76,6 +77,9 @@ keep_row(TupleTableSlot *slot)
 		secret->check = TextDatumGetCString(slot->tts_values[STATE_VALUE]);
 		settings.used_secrets = lappend(settings.used_secrets, secret);
 	}
+	else if (idem_text_is(kind, "clock"))
+		settings.known_time = Max(settings.known_time,
+								  DatumGetTimestampTz(slot->tts_values[STATE_SINCE]));
 	else if (idem_text_is(kind, "ledger"))
 		settings.ledgers = lappend(settings.ledgers, TextDatumGetCString(name));
 	else if (idem_text_is(kind, "accepted"))

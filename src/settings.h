@@ -37,8 +37,9 @@ typedef struct IdemSettings
 	List	   *restricted;		/* likewise: their dropped rule named roles */
 	List	   *used_secrets;	/* of IdemUsedSecret */
 	char	   *current_secret; /* its id, or NULL */
-	List	   *ledgers;		/* of char *, names of those that came together
-								 * here */
+	TimestampTz known_time;		/* the last one recorded, or 0: see clock.c */
+	List	   *ledgers;		/* of char *, names of those that came
+								 * together here */
 	List	   *accepted;		/* of IdemAcceptedPlace */
 	char	   *place;			/* the name of the current one */
 	bool		copied;			/* that is not accepted */

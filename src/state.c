@@ -3,8 +3,9 @@
  * state.c
  *	  The states of an action: the table of what each call does in each.
  *
- * idem_decide() is a function of the row, the request and (for what arrives
- * late, and for people) the action's history.  It writes nothing and locks
+ * idem_decide() is a function of the row, the request, whether the clock is
+ * believed (clock.c) and (for what arrives late, and for people) the action's
+ * history.  It writes nothing and locks
  * nothing; the caller writes the verdict as a compare-and-swap on the version
  * decided on, and decides again where that fails.  So a transition has no
  * moment in which a crash could leave half of it.
@@ -41,6 +42,7 @@
 
 #include "compat.h"
 #include "transition.h"
+#include "clock.h"
 #include "utils/builtins.h"
 
 /* where an action stands when a call arrives: the rows of the table */
@@ -247,7 +249,8 @@ static const Cell transitions[NSITUATIONS][NARRIVALS] = {
 bool
 idem_is_forgotten(const IdemAction *a, TimestampTz now)
 {
-	return a->forget_after != IDEM_NEVER && a->forget_after <= now && !idem_double_open(a);
+	return a->forget_after != IDEM_NEVER && a->forget_after <= now && !idem_double_open(a) &&
+		idem_clock_believed(now);
 }
 
 static Situation
@@ -260,7 +263,7 @@ situation_of(const IdemAction *a, const IdemRequest *r)
 				return UNAPPROVED;
 			return a->due_at <= r->now ? PENDING_DUE : PENDING_LATER;
 		case IDEM_IN_PROGRESS:
-			return a->lease_until > r->now ? HELD : LAPSED;
+			return idem_clock_lease_over(a->claimed_at, a->lease_until, r->now) ? LAPSED : HELD;
 		case IDEM_COMPLETED:
 			return COMPLETED;
 		case IDEM_FAILED:
@@ -442,7 +445,7 @@ decide(const IdemAction *action, const IdemRequest *r, IdemVerdict *v)
 
 	transitions[situation][arrival] (v, r);
 
-	if (IDEM_IS_CLAIM(r->call) && v->outcome == IDEM_PAUSED)
+	if (IDEM_IS_CLAIM(r->call) && (v->outcome == IDEM_PAUSED || v->clock_holds))
 	{
 		/* only in place of a hand-out: then nothing is written */
 		v->after = *action;

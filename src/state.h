@@ -158,6 +158,7 @@ typedef struct IdemVerdict
 	text	   *worker;			/* and who had it */
 	bool		searching;		/* handed out to search */
 	IdemOutcome outcome;		/* of a claim */
+	bool		clock_holds;	/* no hand-out by a clock that is not believed */
 	bool		kept_draft;		/* a claim's own draft was not taken */
 	bool		accepted;		/* a report counts */
 	const char *note;

@@ -33,7 +33,8 @@ typedef enum IdemJudgement
 	JUDGED_GRANT,
 	JUDGED_GRANT_AT_ONCE,		/* the attempt surely did nothing */
 	JUDGED_VERIFY,
-	JUDGED_WAIT					/* due_at says until when */
+	JUDGED_WAIT,				/* due_at says until when */
+	JUDGED_UNTIMED				/* the clock is not believed */
 } IdemJudgement;
 
 /* move.c */

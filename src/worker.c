@@ -47,6 +47,7 @@
 #include "access/xact.h"
 #include "catalog/pg_database.h"
 #include "catalog/pg_extension.h"
+#include "clock.h"
 #include "commands/dbcommands.h"
 #include "commands/extension.h"
 #include "counters.h"
@@ -227,10 +228,10 @@ is_locked(Oid dbid)
 	return locked;
 }
 
-static TimestampTz
+static int64
 naptimes_from_now(int n)
 {
-	return GetCurrentTimestamp() + n * idem_worker_naptime * USECS_PER_SEC;
+	return idem_clock_monotonic() + n * idem_worker_naptime * USECS_PER_SEC;
 }
 
 /*
@@ -242,8 +243,8 @@ static void
 expect_nothing(Oid dbid)
 {
 	IdemDatabase database;
-	TimestampTz now = GetCurrentTimestamp();
-	TimestampTz rest;
+	int64		now = idem_clock_monotonic();
+	int64		rest;
 
 	(void) idem_database_get(dbid, &database);
 	rest = (naptimes_from_now(UNUSED_FACTOR) - now) << Min(database.refused, 20);
@@ -276,21 +277,22 @@ serve(Oid dbid)
 }
 
 /* when those are served that shared memory has no room for */
-static TimestampTz turn_of_others = 0;
+static int64 turn_of_others = 0;
 
 /* milliseconds until the database's turn; 0: now */
 static long
-milliseconds_until_turn(Oid dbid, TimestampTz now)
+milliseconds_until_turn(Oid dbid)
 {
 	IdemDatabase database;
-	TimestampTz turn;
+	int64		now = idem_clock_monotonic();
+	int64		turn;
 
 	turn = idem_database_get(dbid, &database) || !database.at_start ? database.next_pass : turn_of_others;
 	if (database.due != 0)
 		turn = Min(turn, Max(database.due, database.rest_until));
 	if (turn <= now)
 		return 0;
-	return TimestampDifferenceMilliseconds(now, turn) + 1;
+	return (turn - now) / 1000 + 1;
 }
 
 /* the databases to serve; shared memory is told of those there are */
@@ -319,7 +321,7 @@ go_round(void)
 	foreach(lc, to_serve)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (milliseconds_until_turn(lfirst_oid(lc), GetCurrentTimestamp()) > 0 ||
+		if (milliseconds_until_turn(lfirst_oid(lc)) > 0 ||
 			is_locked(lfirst_oid(lc)))
 			continue;
 		expect_nothing(lfirst_oid(lc));
@@ -329,10 +331,10 @@ go_round(void)
 			break;
 		}
 	}
-	if (turn_of_others <= GetCurrentTimestamp())
+	if (turn_of_others <= idem_clock_monotonic())
 		turn_of_others = naptimes_from_now(1);
 	foreach(lc, to_serve)
-		nap = Min(nap, milliseconds_until_turn(lfirst_oid(lc), GetCurrentTimestamp()));
+		nap = Min(nap, milliseconds_until_turn(lfirst_oid(lc)));
 	/* a pass that goes on leaves a moment for those who wait for the database */
 	return Max(nap, 100);
 }
@@ -463,7 +465,7 @@ run_batch(IdemDatabase *database, IdemPass *pass, Oid *ledger, bool *more)
 
 /* some at least, and no more of them than fit in the session */
 static void
-write_repeats(TimestampTz until)
+write_repeats(int64 until)
 {
 	IdemOwner	self;
 	bool		more = true;
@@ -472,8 +474,19 @@ write_repeats(TimestampTz until)
 	{
 		more = idem_repeats_write();
 		commit(&self);
-		more &= GetCurrentTimestamp() < until;
+		more &= idem_clock_monotonic() < until;
 	}
+}
+
+/* a key can't be called back, so a pass says how many it let go */
+static void
+say_forgotten(IdemDatabase *database, const char *name)
+{
+	if (database->forgotten > 0)
+		ereport(LOG,
+				(errmsg("idem_action maintenance forgot %lld keys in \"%s\"",
+						(long long) database->forgotten, name)));
+	database->forgotten = 0;
 }
 
 /*
@@ -482,10 +495,10 @@ write_repeats(TimestampTz until)
  * batches have found out stands in the slot.
  */
 static void
-work(IdemDatabase *database, IdemPass *pass, Oid *ledger)
+work(IdemDatabase *database, IdemPass *pass, const char *name, Oid *ledger)
 {
-	TimestampTz now = GetCurrentTimestamp();
-	TimestampTz until = now + SESSION_WORK;
+	int64		now = idem_clock_monotonic();
+	int64		until = now + SESSION_WORK;
 	bool		more = true;
 	bool		all_is_well;
 
@@ -503,20 +516,23 @@ work(IdemDatabase *database, IdemPass *pass, Oid *ledger)
 			return;
 		}
 		database->block = pass->block;
-		database->due = idem_earlier(database->due, pass->upcoming);
+		database->due = idem_earlier(database->due, idem_clock_monotonic_of(pass->upcoming));
+		database->forgotten += pass->forgotten;
+		pass->forgotten = 0;
 		database->pass_walk += pass->walked;
 		pass->walked = 0;
 		idem_maintenance_rest(pass);
-		now = GetCurrentTimestamp();
+		now = idem_clock_monotonic();
 	}
 	all_is_well = !more && !database->passed_over;
 	database->at_start = false;
 	database->next_pass = now;
 	if (!more)
 	{
-		TimestampTz rest = REST_FACTOR * database->pass_walk;
+		int64		rest = REST_FACTOR * database->pass_walk;
 
-		database->last_pass = now;
+		say_forgotten(database, name);
+		database->last_pass = GetCurrentTimestamp();
 		database->rest_until = now + Max(rest, LEAST_REST);
 		database->next_pass = Max(naptimes_from_now(1), database->rest_until);
 		database->pass_walk = 0;
@@ -613,7 +629,7 @@ idem_worker_main(Datum arg)
 		again = false;
 		PG_TRY();
 		{
-			work(&database, &pass, &ledger);
+			work(&database, &pass, name, &ledger);
 		}
 		PG_CATCH();
 		{

@@ -210,7 +210,7 @@ CREATE TABLE idem.idem_access (
 COMMENT ON TABLE idem.idem_access IS 'who was given which level by grant_access';
 
 CREATE TABLE idem.idem_state (
-	kind				text COLLATE "C" NOT NULL CHECK (kind = ANY (ARRAY['ledger', 'accepted', 'secret', 'current', 'pause', 'restricted'])),
+	kind				text COLLATE "C" NOT NULL CHECK (kind = ANY (ARRAY['ledger', 'accepted', 'clock', 'secret', 'current', 'pause', 'restricted'])),
 	name				text COLLATE "C" NOT NULL,
 	value				text,
 	reason				text,
@@ -219,7 +219,7 @@ CREATE TABLE idem.idem_state (
 	since				timestamptz	NOT NULL,
 	CONSTRAINT idem_state_pkey PRIMARY KEY (kind, name)
 ) USING heap;
-COMMENT ON TABLE idem.idem_state IS 'facts about the ledger as a whole: its name, the places where it was accepted with their timelines, the current secret, pauses (name '''' = all intents), intents whose dropped rule named roles';
+COMMENT ON TABLE idem.idem_state IS 'facts about the ledger as a whole: its name, the places where it was accepted with their timelines, the last time known, the current secret, pauses (name '''' = all intents), intents whose dropped rule named roles';
 
 SELECT pg_extension_config_dump('idem.idem_actions', '');
 SELECT pg_extension_config_dump('idem.idem_events', '');

@@ -106,6 +106,42 @@ COMMENT ON FUNCTION idem.acknowledge_timeline(text) IS
 'says that the last change of the timeline has lost nothing';
 
 /*
+ * idem.confirm_time(actor text) returns timestamptz
+ *
+ * Says that the clock of the server is right, where it is not believed: after it
+ * was set by more than an hour, or when the ledger was not used for more than 30
+ * days.  Until then, or until the clock is back, nothing is forgotten or purged.
+ *
+ *	actor	the person, for the history
+ *
+ * Result: the time that was confirmed; look whether it is right.
+ * Errors: 25006.
+ * Volatile.
+ */
+CREATE FUNCTION idem.confirm_time(actor text DEFAULT NULL)
+RETURNS timestamptz
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_confirm_time';
+
+COMMENT ON FUNCTION idem.confirm_time(text) IS
+'says that the clock of the server is right, where it is not believed';
+
+/*
+ * idem.clock_problem() returns text
+ *
+ * Why the clock is not believed; null while it is, and on a standby.
+ *
+ * Errors: none.  Volatile.
+ */
+CREATE FUNCTION idem.clock_problem()
+RETURNS text
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_clock_problem';
+
+COMMENT ON FUNCTION idem.clock_problem() IS
+'why the clock is not believed; null while it is, and on a standby';
+
+/*
  * idem.worker_state() returns (last_pass, problem, running, uncounted)
  *
  * What the background worker left in shared memory about this database; no row
@@ -145,6 +181,8 @@ SELECT current_database() AS database, w.last_pass, b.purge_backlog, b.lease_bac
 		CASE WHEN NOT current_setting('idem_action.worker', true)::boolean THEN 'idem_action.worker is off: nothing is done in the background; CALL idem.run_maintenance()' END,
 		CASE WHEN pg_is_in_recovery() THEN 'this is a standby: the primary does the maintenance' WHEN NOT w.running THEN 'the launcher is not running' END,
 		w.problem,
+		idem.clock_problem(),
+		CASE WHEN w.last_pass > clock_timestamp() THEN format('last_pass lies ahead by %s: the clock was set back', w.last_pass - clock_timestamp()) END,
 		CASE WHEN w.uncounted > 0 THEN format('%s repeats since the start were not counted: too many at once', w.uncounted) END), '') AS problem,
 	idem.library_version() AS library_version,
 	(SELECT e.extversion FROM pg_extension e WHERE e.extname = 'idem_action') AS sql_version

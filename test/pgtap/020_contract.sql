@@ -5,7 +5,7 @@
 -- an argument in [ ] has a default, NULL unless said.  What is listed as to
 -- come is compared as soon as it exists.
 --
-SELECT plan(128);
+SELECT plan(130);
 
 --
 -- Functions
@@ -47,6 +47,7 @@ INSERT INTO pg_temp.contract VALUES
 (false, 'import_actions', 'intent text, keys text[], [external_refs text[]], [scope text = '''']', 'bigint'),
 (false, 'accept_copy', '[actor text]', 'void'),
 (false, 'acknowledge_timeline', '[actor text]', 'void'),
+(false, 'confirm_time', '[actor text]', 'timestamp with time zone'),
 (true, 'reconcile', 'intent text, external_refs text[], since timestamp with time zone', 'SETOF (kind text, external_ref text, action_id uuid, scope text, key text, state text, finished_at timestamp with time zone)'),
 (true, 'history_horizon', '', 'timestamp with time zone'),
 (false, 'after_restore', 'since timestamp with time zone, note text', 'bigint'),

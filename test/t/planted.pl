@@ -223,7 +223,7 @@ my $calls = q{
 	SELECT idem.resume_intent('act'), idem.resume_intent(NULL);
 	SELECT idem.apply_retention('act');
 	SELECT idem.after_restore('2026-11-29 12:00+00', 'restored');
-	SELECT idem.accept_copy('Ann'), idem.acknowledge_timeline('Ann');
+	SELECT idem.accept_copy('Ann'), idem.acknowledge_timeline('Ann'), idem.confirm_time('Ann'), idem.clock_problem();
 	SELECT pg_catalog.count(idem.violated_invariant(a)) FROM idem.idem_actions a;
 	SELECT kind FROM idem.reconcile('act', '{ref}', '2026-11-29 12:00+00');
 	SELECT idem.history_horizon() IS NOT NULL, idem.sees_all(), idem.holds_value('{"a": ["b"]}', 'b');
