@@ -47,6 +47,8 @@ unpack() {
 	getent group root postgres > "$new/etc/group"
 	mkdir -p "$new/dev/shm" "$new/tmp"
 	chmod 1777 "$new/dev/shm" "$new/tmp"
+	# the zones' folder links to it, and pg_timezone_names reads all of that
+	cp --dereference /etc/localtime "$new/etc/localtime"
 	mknod -m 666 "$new/dev/null" c 1 3
 	mknod -m 666 "$new/dev/urandom" c 1 9
 	chroot "$new" ldconfig

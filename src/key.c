@@ -414,39 +414,38 @@ hour_key(pg_time_t t, pg_tz *zone)
 }
 
 /*
- * Whether a zone stands in pg_timezone_names.  A zone that does lives as long as
- * the backend and is remembered, since looking through all of them takes long.
+ * Whether a name that holds a digit is the name of a zone: the time zone database
+ * has a closed list of such names, which it keeps for compatibility.  Looking into
+ * its folder instead takes long, and fails where a link in it leads nowhere.
  */
 static bool
-is_listed(pg_tz *zone)
+is_name_with_digit(const char *name)
 {
-	static List *listed = NIL;
-	pg_tzenum  *names;
-	pg_tz	   *found;
-	MemoryContext old;
+	static const char *const names[] = {
+		"EST5EDT", "CST6CDT", "MST7MDT", "PST8PDT", "GMT0", "GMT+0", "GMT-0",
+		"Etc/GMT0"
+	};
+	int			hours;
+	char		sign;
+	int			length = 0;
 
-	if (list_member_ptr(listed, zone))
-		return true;
-	names = pg_tzenumerate_start();
-	while ((found = pg_tzenumerate_next(names)) != NULL)
+	if (pg_strncasecmp(name, "posix/", 6) == 0)
+		name += 6;
+	for (int i = 0; i < (int) lengthof(names); i++)
 	{
-		CHECK_FOR_INTERRUPTS();
-		if (strcmp(pg_get_timezone_name(found), pg_get_timezone_name(zone)) == 0)
-			break;
+		if (pg_strcasecmp(name, names[i]) == 0)
+			return true;
 	}
-	pg_tzenumerate_end(names);
-	if (found == NULL)
-		return false;
-	old = MemoryContextSwitchTo(TopMemoryContext);
-	listed = lappend(listed, zone);
-	MemoryContextSwitchTo(old);
-	return true;
+	return pg_strncasecmp(name, "Etc/GMT", 7) == 0 &&
+		sscanf(name + 7, "%c%2d%n", &sign, &hours, &length) == 2 &&
+		name[7 + length] == '\0' && (sign == '+' || sign == '-') &&
+		strspn(name + 8, "0123456789") == strlen(name + 8) && hours <= 14;
 }
 
 /*
  * The zone of a name, or NULL.  What is no name is read as a POSIX rule by
  * pg_tzset, in which "+02:00" lies west of Greenwich.  A rule has an offset and
- * so a digit, which few names have: those are looked for in the list.
+ * so a digit, which few names have.
  */
 static pg_tz *
 zone_of(const char *name)
@@ -455,7 +454,7 @@ zone_of(const char *name)
 
 	if (zone == NULL || !pg_tz_acceptable(zone))
 		return NULL;
-	if (strpbrk(name, "0123456789") != NULL && !is_listed(zone))
+	if (strpbrk(name, "0123456789") != NULL && !is_name_with_digit(name))
 		return NULL;
 	return zone;
 }

@@ -75,7 +75,7 @@ INSERT INTO calls VALUES
 	('approve_action', 'decide', 'idem.approve_action(%1$L, %4$s)'),
 	('erase_action', 'decide', 'idem.erase_action(%1$L, ''asked to'')'),
 	('show_action', 'decide', 'idem.show_action(%1$L)'),
-	('reconcile', 'decide', 'idem.reconcile(%3$L, ''{}'', now())'),
+	('reconcile', 'see', 'idem.reconcile(%3$L, ''{}'', now())'),
 	('import_actions', 'decide', 'idem.import_actions(%3$L, ARRAY[%5$L])'),
 	('pause_intent', 'decide', 'idem.pause_intent(%3$L, ''wait'')'),
 	('resume_intent', 'decide', 'idem.resume_intent(%3$L)'),
