@@ -179,7 +179,7 @@ SELECT current_database() AS database, w.last_pass, b.purge_backlog, b.lease_bac
 		CASE WHEN s.timeline <> idem.timeline()::text THEN 'the timeline has changed: the last commits before that may be lost; idem.after_restore() if they are, idem.acknowledge_timeline() if not' END,
 		CASE WHEN w IS NULL THEN 'the library is not in shared_preload_libraries: nothing is done in the background and repeats are not counted; CALL idem.run_maintenance()' END,
 		CASE WHEN NOT current_setting('idem_action.worker', true)::boolean THEN 'idem_action.worker is off: nothing is done in the background; CALL idem.run_maintenance()' END,
-		CASE WHEN pg_is_in_recovery() THEN 'this is a standby: the primary does the maintenance' WHEN NOT w.running THEN 'the launcher is not running' END,
+		CASE WHEN pg_is_in_recovery() THEN 'this is a standby: the primary does the maintenance' WHEN NOT w.running THEN 'the launcher is not running: where the log tells of too many background workers, raise max_worker_processes; CALL idem.run_maintenance() until then' END,
 		w.problem,
 		idem.clock_problem(),
 		CASE WHEN w.last_pass > clock_timestamp() THEN format('last_pass lies ahead by %s: the clock was set back', w.last_pass - clock_timestamp()) END,

@@ -261,6 +261,14 @@ is($said, 1, 'no free slot: said once in several rounds');
 like($node->safe_psql('postgres', 'SELECT problem FROM idem.worker_status'), qr/^no background worker slot is free: raise max_worker_processes/,
 	'no free slot: worker_status says so');
 
+# nor one for the launcher: PostgreSQL says that in the log, once
+$node->append_conf('postgresql.conf', "max_worker_processes = 1\n");
+$offset = -s $node->logfile;
+$node->restart;
+$node->wait_for_log(qr/too many background workers/, $offset);
+like($node->safe_psql('postgres', 'SELECT problem FROM idem.worker_status'), qr/the launcher is not running: .*max_worker_processes/,
+	'no slot for the launcher: worker_status says so from the start');
+
 # --- which databases, and whether at all ------------------------------------
 
 $node->append_conf('postgresql.conf', "max_worker_processes = 8\nidem_action.databases = 'busy, gone'\n");
