@@ -131,7 +131,7 @@ idem_apply(IdemLedger *ledger, const pg_uuid_t *id, IdemRequest *r, IdemVerdict 
 		}
 		/* before any wait: it would tell that there is a row */
 		idem_ledger_peek(ledger, found, &row);
-		r->rule = idem_rule_of(VARDATA_ANY(row.intent), VARSIZE_ANY_EXHDR(row.intent), false);
+		r->rule = idem_rule_of_action(&row);
 		if (!is_permitted(r))
 		{
 			look_in_vain(ledger, id);
@@ -210,7 +210,7 @@ idem_read_action(IdemLedger *ledger, const pg_uuid_t *id, bool (*lets) (const Id
 			return false;
 	}
 	idem_ledger_peek(ledger, IDEM_PRESENT, row);
-	*rule = idem_rule_of(VARDATA_ANY(row->intent), VARSIZE_ANY_EXHDR(row->intent), false);
+	*rule = idem_rule_of_action(row);
 	if (!lets(*rule))
 	{
 		look_in_vain(ledger, id);

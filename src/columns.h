@@ -39,6 +39,7 @@ enum
 	COL_APPROVED,
 	COL_CANCEL_REQUESTED,
 	COL_PURGED,
+	COL_RULED,
 	COL_FIRST_CLAIMED_AT,
 	COL_CLAIMED_AT,
 	COL_LEASE_UNTIL,
@@ -81,6 +82,7 @@ struct IdemLedger
 	IndexScanDesc scan;
 	TupleTableSlot *found;		/* the version last read, its buffer pinned */
 	text	   *held_intent;	/* of the last row that was being inserted */
+	bool		held_ruled;		/* likewise: whether a rule made it */
 	IdemReliance reliance;		/* what idem_ledger_close waits for */
 };
 

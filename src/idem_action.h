@@ -88,6 +88,7 @@ typedef struct IdemAction
 	bool		approved;
 	bool		cancel_requested;
 	bool		purged;			/* the contents are gone */
+	bool		ruled;			/* a rule made it, or changed it */
 	IdemState	state;
 
 	/* the last claim of the generation */

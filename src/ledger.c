@@ -171,6 +171,7 @@ action_from_values(const Datum *v, const bool *n, IdemAction *a)
 	a->approved = DatumGetBool(v[COL_APPROVED]);
 	a->cancel_requested = DatumGetBool(v[COL_CANCEL_REQUESTED]);
 	a->purged = DatumGetBool(v[COL_PURGED]);
+	a->ruled = DatumGetBool(v[COL_RULED]);
 	a->first_claimed_at = get_time(v, n, COL_FIRST_CLAIMED_AT);
 	a->claimed_at = get_time(v, n, COL_CLAIMED_AT);
 	a->lease_until = get_time(v, n, COL_LEASE_UNTIL);
@@ -280,6 +281,7 @@ values_from_action(const IdemAction *a, Datum *v, bool *n)
 	v[COL_APPROVED] = BoolGetDatum(a->approved);
 	v[COL_CANCEL_REQUESTED] = BoolGetDatum(a->cancel_requested);
 	v[COL_PURGED] = BoolGetDatum(a->purged);
+	v[COL_RULED] = BoolGetDatum(a->ruled);
 	idem_put_time(v, n, COL_FIRST_CLAIMED_AT, a->first_claimed_at);
 	idem_put_time(v, n, COL_CLAIMED_AT, a->claimed_at);
 	idem_put_time(v, n, COL_LEASE_UNTIL, a->lease_until);
@@ -462,12 +464,13 @@ next_version(IdemLedger *ledger)
 
 /* of a version that no scan will stand on: what idem_ledger_peek tells of it */
 static void
-keep_intent(IdemLedger *ledger)
+keep_identity(IdemLedger *ledger)
 {
 	MemoryContext old = MemoryContextSwitchTo(ledger->actions.context);
 	bool		isnull;
 
 	ledger->held_intent = DatumGetTextPCopy(slot_getattr(ledger->found, COL_INTENT + 1, &isnull));
+	ledger->held_ruled = DatumGetBool(slot_getattr(ledger->found, COL_RULED + 1, &isnull));
 	MemoryContextSwitchTo(old);
 }
 
@@ -496,7 +499,7 @@ idem_ledger_probe(IdemLedger *ledger, const pg_uuid_t *id,
 			*holder = ledger->dirty.xmin;
 			found = IDEM_HELD_NEW;
 			if (action == NULL)
-				keep_intent(ledger);
+				keep_identity(ledger);
 			continue;
 		}
 		*holder = ledger->dirty.xmax;
@@ -520,6 +523,8 @@ idem_ledger_peek(IdemLedger *ledger, IdemFound found, IdemAction *action)
 
 	action->intent = found == IDEM_HELD_NEW ? ledger->held_intent :
 		DatumGetTextPP(slot_getattr(ledger->found, COL_INTENT + 1, &isnull));
+	action->ruled = found == IDEM_HELD_NEW ? ledger->held_ruled :
+		DatumGetBool(slot_getattr(ledger->found, COL_RULED + 1, &isnull));
 }
 
 /* reads the version that the last probe came upon, as idem_ledger_probe does */

@@ -54,12 +54,6 @@ PG_FUNCTION_INFO_V1(idem_run_maintenance);
 PG_FUNCTION_INFO_V1(idem_apply_retention);
 PG_FUNCTION_INFO_V1(idem_after_restore);
 
-static const IdemRule *
-rule_of(const IdemAction *action)
-{
-	return idem_rule_of(VARDATA_ANY(action->intent), VARSIZE_ANY_EXHDR(action->intent), false);
-}
-
 /* a lease that is over: what the doubt list says, handing out nothing */
 static bool
 sweep(IdemLedger *ledger, const IdemAction *row)
@@ -67,7 +61,7 @@ sweep(IdemLedger *ledger, const IdemAction *row)
 	IdemRequest r = {.call = IDEM_CALL_SWEEP,.retry_after = -1};
 	IdemVerdict v;
 
-	r.rule = rule_of(row);
+	r.rule = idem_rule_of_action(row);
 	r.now = GetCurrentTimestamp();
 	idem_decide(row, &r, &v);
 	if (!v.changes || idem_ledger_update(ledger, row, &v.after, false) != IDEM_WRITTEN)
@@ -250,8 +244,10 @@ idem_maintenance_batch(IdemPass *pass, int batch)
 	{
 		bool		done;
 
-		/* an open double success is for a person to see first */
-		if (row.finished_at != IDEM_NEVER && idem_double_open(&row))
+		/* an open double success is for a person to see first, and an action
+		 * whose rule is missing for an admin */
+		if ((row.finished_at != IDEM_NEVER && idem_double_open(&row)) ||
+			(row.ruled && idem_rule_of_action(&row)->is_missing))
 			done = false;
 		else if (row.lease_until != IDEM_NEVER)
 		{
@@ -506,9 +502,14 @@ change_all(IdemWanted wanted, IdemChange change, void (*written) (const IdemActi
 static bool
 restart_retention(const IdemAction *row, IdemAction *after, void *intent)
 {
+	const IdemRule *rule;
+
 	if (row->finished_at == IDEM_NEVER || !idem_text_equal(row->intent, intent))
 		return false;
-	idem_rule_start_retention(rule_of(row), after);
+	rule = idem_rule_of_action(row);
+	if (rule->is_missing)
+		return false;
+	idem_rule_start_retention(rule, after);
 	return after->purge_after != row->purge_after || after->forget_after != row->forget_after;
 }
 
@@ -524,7 +525,7 @@ idem_apply_retention(PG_FUNCTION_ARGS)
 				 errmsg("intent must not be null")));
 	intent = PG_GETARG_TEXT_PP(0);
 	idem_check_intent(intent);
-	(void) idem_rule_of(VARDATA_ANY(intent), VARSIZE_ANY_EXHDR(intent), idem_require_rule);
+	(void) idem_rule_of(VARDATA_ANY(intent), VARSIZE_ANY_EXHDR(intent), true);
 	PG_RETURN_INT64(change_all(IDEM_WANT_FINAL, restart_retention, NULL, intent));
 }
 

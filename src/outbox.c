@@ -243,11 +243,12 @@ typedef struct Take
 	IdemRowContext memory;
 } Take;
 
-/* the rule of the row's intent, as it is now; the last one may be gone */
-static void
-set_rule(Take *take, text *intent)
+/* the rule of the row's intent, as it is now; false where it is missing */
+static bool
+set_rule(Take *take, const IdemAction *row)
 {
-	take->request.rule = idem_rule_of(VARDATA_ANY(intent), VARSIZE_ANY_EXHDR(intent), false);
+	take->request.rule = idem_rule_of_action(row);
+	return !take->request.rule->is_missing;
 }
 
 static void
@@ -294,10 +295,8 @@ replay(Take *take, IdemLedger *ledger)
 		if (take->taken == take->max)
 			break;
 		if (idem_ledger_probe(ledger, lfirst(lc), &row, &holder) != IDEM_PRESENT ||
-			row.state != IDEM_IN_PROGRESS || row.lease_until <= r->now)
-			continue;
-		set_rule(take, row.intent);
-		if (!is_asked_for(take, &row))
+			row.state != IDEM_IN_PROGRESS || row.lease_until <= r->now ||
+			!set_rule(take, &row) || !is_asked_for(take, &row))
 			continue;
 		idem_decide(&row, r, &v);
 		if ((v.outcome == IDEM_CLAIMED || v.outcome == IDEM_VERIFY) &&
@@ -360,9 +359,9 @@ try_take(Take *take, IdemLedger *ledger, const IdemQueueWalk *walk)
 
 	if (idem_ledger_probe(ledger, &walk->action_id, &row, &holder) != IDEM_PRESENT ||
 		row.due_at == IDEM_NEVER || row.due_at > r->now ||
-		(take->scope != NULL && !idem_text_equal(take->scope, row.scope)))
+		(take->scope != NULL && !idem_text_equal(take->scope, row.scope)) ||
+		!set_rule(take, &row))
 		return;
-	set_rule(take, row.intent);
 	idem_decide(&row, r, &v);
 	hands_out = v.outcome == IDEM_CLAIMED || v.outcome == IDEM_VERIFY;
 	if (v.changes && hands_out && (reason = idem_cannot_go_out(&v.after)) != NULL)
@@ -412,8 +411,7 @@ open_walks(Take *take)
 		const IdemRule *rule;
 
 		CHECK_FOR_INTERRUPTS();
-		rule = idem_rule_of(VARDATA_ANY(intent), VARSIZE_ANY_EXHDR(intent),
-							last && idem_require_rule);
+		rule = idem_rule_of(VARDATA_ANY(intent), VARSIZE_ANY_EXHDR(intent), last);
 		if ((rule->intent == NULL && idem_require_rule) || !idem_rule_lets_act(rule))
 		{
 			if (last)

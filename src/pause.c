@@ -77,8 +77,7 @@ change_pause(text *intent, text *reason, text *actor, bool pause)
 	if (intent != NULL)
 	{
 		idem_check_intent(intent);
-		if (!idem_rule_lets_decide(idem_rule_of(VARDATA_ANY(intent), VARSIZE_ANY_EXHDR(intent),
-												idem_require_rule)))
+		if (!idem_rule_lets_decide(idem_rule_of(VARDATA_ANY(intent), VARSIZE_ANY_EXHDR(intent), true)))
 			ereport(ERROR,
 					(errcode(ERRCODE_IDEM_NOT_PERMITTED),
 					 errmsg("intent \"%s\" is for its resolvers to pause and resume",

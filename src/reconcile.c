@@ -97,8 +97,7 @@ static void
 check_permission(text *intent)
 {
 	idem_check_intent(intent);
-	if (!idem_rule_shows(idem_rule_of(VARDATA_ANY(intent), VARSIZE_ANY_EXHDR(intent),
-									  idem_require_rule)))
+	if (!idem_rule_shows(idem_rule_of(VARDATA_ANY(intent), VARSIZE_ANY_EXHDR(intent), true)))
 		ereport(ERROR,
 				(errcode(ERRCODE_IDEM_NOT_PERMITTED),
 				 errmsg("intent \"%s\" is for the roles of its rule only", idem_shown_text(intent))));

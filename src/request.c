@@ -241,8 +241,7 @@ idem_request_make_room(IdemLedger *ledger, IdemRequest *r, const IdemAction *row
 void
 idem_request_rule(IdemRequest *r)
 {
-	r->rule = idem_rule_of(VARDATA_ANY(r->intent), VARSIZE_ANY_EXHDR(r->intent),
-						   idem_require_rule);
+	r->rule = idem_rule_of(VARDATA_ANY(r->intent), VARSIZE_ANY_EXHDR(r->intent), true);
 	if (r->rule->scoped && VARSIZE_ANY_EXHDR(r->scope) == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_IDEM_INVALID_KEY),
@@ -356,10 +355,15 @@ idem_raise_mismatch(const IdemAction *action, const IdemRequest *r)
 			 errhint("Changed facts are another action: give it a key of its own, or correct the params.")));
 }
 
-/* two actions with one id would be one action: not believed, but looked at */
+/*
+ * Two actions with one id would be one action: not believed, but looked at.
+ * Neither does an action that a rule made go on by the defaults.
+ */
 void
 idem_check_identity(const IdemAction *action, const IdemRequest *r)
 {
+	if (r->rule->intent == NULL && action->ruled)
+		idem_raise_no_rule(text_to_cstring(r->intent), true);
 	if (!idem_text_equal(action->intent, r->intent) ||
 		!idem_text_equal(action->scope, r->scope) ||
 		(action->key != NULL && !idem_text_equal(action->key, r->key)))
@@ -598,7 +602,7 @@ idem_action_id(PG_FUNCTION_ARGS)
 						idem_required_text(fcinfo, 2, "scope"));
 	idem_request_key(&r, idem_required_text(fcinfo, 0, "key"));
 	r.rule = idem_rule_of(VARDATA_ANY(r.intent), VARSIZE_ANY_EXHDR(r.intent), false);
-	if (r.rule->confidential_key &&
+	if ((r.rule->confidential_key || r.rule->is_missing) &&
 		(!idem_rule_lets_act(r.rule) || !idem_may_execute(GetUserId(), "claim_action")))
 		ereport(ERROR,
 				(errcode(ERRCODE_IDEM_NOT_PERMITTED),

@@ -15,6 +15,14 @@
  * row that is being replaced; before a rule counts as missing, a scan with the
  * latest MVCC snapshot has to agree.
  *
+ * An intent without a rule goes on by the defaults where require_rule is off.
+ * One that had a rule does not: the defaults would open what worker_role closed
+ * and forget that keys are confidential, so the same key would be another
+ * action.  Each action remembers whether a rule made it, and idem_state (kind
+ * "ruled") which intents were given one, since a new key has no row yet.  Where
+ * a data-only restore or a DELETE has lost the rule, every call is denied and
+ * the pass leaves the actions alone until define_rule states it again.
+ *
  * Copyright (c) 2026, idem_action contributors
  *
  * IDENTIFICATION
@@ -39,6 +47,7 @@
 #include "key.h"
 #include "ledger.h"
 #include "miscadmin.h"
+#include "settings.h"
 #include "table.h"
 #include "utils/acl.h"
 #include "utils/array.h"
@@ -88,20 +97,22 @@ static const char *const on_uncertain_names[] = {
 };
 
 /* what an omitted setting means */
-static const IdemRule defaults = {
-	.unique_by = "its key",
-	.resolved_by = "nobody named",
-	.new_when = "only on a deliberate rerun",
-	.on_uncertain = IDEM_REVIEW,
-	.settle = 2 * USECS_PER_MINUTE,
-	.lease = 5 * USECS_PER_MINUTE,
-	.max_attempts = 3,
-	.max_failures = 12,
-	.retry_delay = 30 * USECS_PER_SEC,
-	.keep_content = {.day = 90},
-	.keep_key = {.day = 400},
-	.rerun_by = "resolver",
-};
+#define DEFAULTS \
+	.unique_by = "its key", \
+	.resolved_by = "nobody named", \
+	.new_when = "only on a deliberate rerun", \
+	.on_uncertain = IDEM_REVIEW, \
+	.settle = 2 * USECS_PER_MINUTE, \
+	.lease = 5 * USECS_PER_MINUTE, \
+	.max_attempts = 3, \
+	.max_failures = 12, \
+	.retry_delay = 30 * USECS_PER_SEC, \
+	.keep_content = {.day = 90}, \
+	.keep_key = {.day = 400}, \
+	.rerun_by = "resolver"
+
+static const IdemRule defaults = {DEFAULTS};
+static const IdemRule missing = {DEFAULTS,.is_missing = true};
 
 #define MAX_FIELDS 100			/* confidential ones of a rule */
 #define INTENT_SIZE 260			/* IDEM_MAX_INTENT and its end, rounded up */
@@ -225,6 +236,7 @@ rule_from_row(HeapTuple tuple, TupleDesc desc, IdemRule *rule)
 	MemoryContext old;
 
 	heap_deform_tuple(tuple, desc, v, n);
+	memset(rule, 0, sizeof(*rule));
 
 	old = MemoryContextSwitchTo(cache_context);
 	rule->intent = TextDatumGetCString(v[RULE_INTENT]);
@@ -274,10 +286,35 @@ read_rule(Relation rel, const char *intent, Snapshot snapshot, IdemRule *rule)
 	return found;
 }
 
+void
+idem_raise_no_rule(const char *intent, bool is_missing)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_IDEM_NO_RULE),
+			 errmsg("intent \"%s\" has no rule", idem_shown(intent)),
+			 is_missing ? errdetail("It had one, so the defaults do not hold in its place.") : 0,
+			 errhint("Call idem.define_rule(intent => %s, unique_by => '...', resolved_by => '...').",
+					 quote_literal_cstr(idem_shown(intent)))));
+}
+
+static bool
+had_rule(const char *intent)
+{
+	ListCell   *lc;
+
+	foreach(lc, idem_settings()->ruled)
+	{
+		if (idem_text_is(lfirst(lc), intent))
+			return true;
+	}
+	return false;
+}
+
 /*
- * The rule of an intent, valid until the next call of this function.  Where
- * there is none, it is an error IA005 if one is required; what is already in
- * the ledger goes on by the defaults, so that no report is ever refused.
+ * The rule of an intent, valid until the next call of this function.  Without
+ * one the defaults hold, or where it is missing a rule that lets nobody do
+ * anything.  For a call that needs a rule ("required") both are an error IA005,
+ * the defaults only unless require_rule is off.
  */
 const IdemRule *
 idem_rule_of(const char *intent, int len, bool required)
@@ -315,17 +352,25 @@ idem_rule_of(const char *intent, int len, bool required)
 
 	if (!found)
 	{
-		if (required)
-			ereport(ERROR,
-					(errcode(ERRCODE_IDEM_NO_RULE),
-					 errmsg("intent \"%s\" has no rule", idem_shown(name)),
-					 errhint("Call idem.define_rule(intent => %s, unique_by => '...', resolved_by => '...').",
-							 quote_literal_cstr(idem_shown(name)))));
-		return &defaults;
+		bool		is_missing = had_rule(name);
+
+		if (required && (is_missing || idem_require_rule))
+			idem_raise_no_rule(name, is_missing);
+		return is_missing ? &missing : &defaults;
 	}
 	entry = hash_search(cache, name, HASH_ENTER, NULL);
 	entry->rule = rule;
 	return &entry->rule;
+}
+
+/* the same for an action that is in the ledger: never an error */
+const IdemRule *
+idem_rule_of_action(const IdemAction *action)
+{
+	const IdemRule *rule = idem_rule_of(VARDATA_ANY(action->intent),
+										VARSIZE_ANY_EXHDR(action->intent), false);
+
+	return rule->intent == NULL && action->ruled ? &missing : rule;
 }
 
 /* a role that was dropped matches nobody, not even a superuser */
@@ -340,7 +385,8 @@ is_member(Oid user, Oid role)
 bool
 idem_rule_lets_act(const IdemRule *rule)
 {
-	return !OidIsValid(rule->worker_role) || is_member(GetUserId(), rule->worker_role);
+	return !rule->is_missing &&
+		(!OidIsValid(rule->worker_role) || is_member(GetUserId(), rule->worker_role));
 }
 
 /*
@@ -350,15 +396,16 @@ idem_rule_lets_act(const IdemRule *rule)
 bool
 idem_rule_lets_decide(const IdemRule *rule)
 {
-	return (!OidIsValid(rule->resolver_role) || is_member(GetUserId(), rule->resolver_role)) &&
+	return !rule->is_missing &&
+		(!OidIsValid(rule->resolver_role) || is_member(GetUserId(), rule->resolver_role)) &&
 		idem_is_operator(GetUserId());
 }
 
 /*
  * May a role see the intent?  Whoever acts or decides does; where only the
  * workers are named, every operator decides and so sees.  The ledger's owner
- * and superusers see it in any case: where the roles of a rule were dropped,
- * somebody has to find out.
+ * and superusers see it in any case: where the rule is missing or its roles were
+ * dropped, somebody has to find out.
  */
 bool
 idem_rule_lets_see(const IdemRule *rule, Oid user)
@@ -366,6 +413,8 @@ idem_rule_lets_see(const IdemRule *rule, Oid user)
 	bool		acts = OidIsValid(rule->worker_role);
 	bool		decides = OidIsValid(rule->resolver_role);
 
+	if (rule->is_missing)
+		return idem_is_owner(user);
 	if (!acts && !decides)
 		return true;
 	return (acts && is_member(user, rule->worker_role)) ||
@@ -381,7 +430,7 @@ idem_rule_shows(const IdemRule *rule)
 	return idem_rule_lets_see(rule, GetUserId());
 }
 
-/* the intents that have a rule */
+/* the intents that have a rule, or should have */
 List *
 idem_intents_with_rules(void)
 {
@@ -390,6 +439,7 @@ idem_intents_with_rules(void)
 	TupleTableSlot *slot = table_slot_create(rel, NULL);
 	TableScanDesc scan = table_beginscan(rel, snapshot, 0, NULL);
 	List	   *intents = NIL;
+	ListCell   *lc;
 
 	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
 	{
@@ -400,6 +450,8 @@ idem_intents_with_rules(void)
 	ExecDropSingleTupleTableSlot(slot);
 	UnregisterSnapshot(snapshot);
 	table_close(rel, AccessShareLock);
+	foreach(lc, idem_settings()->ruled)
+		intents = lappend(intents, DatumGetTextPCopy(PointerGetDatum(lfirst(lc))));
 	return intents;
 }
 
@@ -596,8 +648,16 @@ usec_datum(int64 usec)
 	" SELECT 'restricted', r.intent, $2, pg_catalog.clock_timestamp() FROM idem.idem_rules r" \
 	" WHERE r.intent OPERATOR(pg_catalog.=) $1 AND (r.worker_role IS NOT NULL OR r.resolver_role IS NOT NULL)" \
 	" ON CONFLICT DO NOTHING"
+#define SQL_NOTE_RULE \
+	"INSERT INTO idem.idem_state (kind, name, role, since)" \
+	" VALUES ('ruled', $1, $2, pg_catalog.clock_timestamp()) ON CONFLICT DO NOTHING"
+#define SQL_FORGET_RULE \
+	"DELETE FROM idem.idem_state WHERE kind OPERATOR(pg_catalog.=) 'ruled' AND name OPERATOR(pg_catalog.=) $1"
 #define SQL_INTENT_IN_USE \
 	"SELECT FROM idem.idem_actions WHERE intent OPERATOR(pg_catalog.=) $1 LIMIT 1"
+#define SQL_INTENT_DIFFERS \
+	"SELECT FROM idem.idem_actions WHERE intent OPERATOR(pg_catalog.=) $1" \
+	" AND ((key IS NULL) OPERATOR(pg_catalog.<>) $2 OR (secret_id IS NOT NULL) OPERATOR(pg_catalog.<>) $3) LIMIT 1"
 #define RULE_NPARAMS RULE_NCOLS
 
 static bool
@@ -634,25 +694,35 @@ same_paths(List *a, List *b)
 
 /*
  * What is confidential decides about ids and fingerprints, so it cannot change
- * under the rows of an intent.  Caller has connected SPI.
+ * under the rows of an intent.  Where the rule is missing, the rows tell what
+ * they were made under.  Caller has connected SPI.
  */
 static void
 check_confidentiality(const IdemRule *rule)
 {
 	const IdemRule *stored;
-	Oid			type = TEXTOID;
-	Datum		value = CStringGetTextDatum(rule->intent);
+	bool		same;
+	Oid			types[3] = {TEXTOID, BOOLOID, BOOLOID};
+	Datum		values[3];
 
 	/* before the stored rule is looked at, so that it is the one replaced */
 	idem_run(SQL_LOCK_RULES, 0, NULL, NULL, NULL, SPI_OK_UTILITY);
 	stored = idem_rule_of(rule->intent, strlen(rule->intent), false);
-	if (stored->confidential_key == rule->confidential_key &&
-		same_paths(stored->confidential_paths, rule->confidential_paths))
+	same = stored->confidential_key == rule->confidential_key &&
+		same_paths(stored->confidential_paths, rule->confidential_paths);
+	if (same && stored->intent != NULL)
 		return;
+	values[0] = CStringGetTextDatum(rule->intent);
+	values[1] = BoolGetDatum(rule->confidential_key);
+	values[2] = BoolGetDatum(rule->confidential_key || rule->confidential_paths != NIL);
 
 	/* waits for open claims, made under the settings as they were */
-	idem_run(SQL_LOCK_ACTIONS, 0, NULL, NULL, NULL, SPI_OK_UTILITY);
-	idem_run(SQL_INTENT_IN_USE, 1, &type, &value, NULL, SPI_OK_SELECT);
+	if (!same)
+		idem_run(SQL_LOCK_ACTIONS, 0, NULL, NULL, NULL, SPI_OK_UTILITY);
+	if (stored->intent == NULL)
+		idem_run(SQL_INTENT_DIFFERS, 3, types, values, NULL, SPI_OK_SELECT);
+	else
+		idem_run(SQL_INTENT_IN_USE, 1, types, values, NULL, SPI_OK_SELECT);
 	if (SPI_processed > 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_IN_USE),
@@ -665,8 +735,10 @@ check_confidentiality(const IdemRule *rule)
  * Caller has connected SPI and locked idem_rules.
  */
 static bool
-store_rule(const IdemRule *rule, Datum fields)
+store_rule(const IdemRule *rule, Datum fields, const char *role)
 {
+	Oid			note_types[2] = {TEXTOID, TEXTOID};
+	Datum		note[2];
 	static Oid	types[RULE_NPARAMS] = {
 		TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, INTERVALOID, INTERVALOID,
 		INTERVALOID, BOOLOID, INT4OID, INT4OID, INTERVALOID, INTERVALOID,
@@ -712,6 +784,10 @@ store_rule(const IdemRule *rule, Datum fields)
 		return false;
 	idem_run(SQL_DELETE_RULE, 1, types, v, NULL, SPI_OK_DELETE);
 	idem_run(SQL_INSERT_RULE, RULE_NPARAMS, types, v, nulls, SPI_OK_INSERT);
+
+	note[0] = v[RULE_INTENT];
+	note[1] = CStringGetTextDatum(role);
+	idem_run(SQL_NOTE_RULE, 2, note_types, note, NULL, SPI_OK_INSERT);
 	return true;
 }
 
@@ -815,6 +891,7 @@ idem_define_rule(PG_FUNCTION_ARGS)
 	IdemRule	rule;
 	IdemOwner	caller;
 	Jsonb	   *detail = NULL;
+	char	   *role = GetUserNameFromId(GetUserId(), false);
 
 	rule_from_args(fcinfo, &rule);
 	PreventCommandIfReadOnly("define_rule");
@@ -822,7 +899,7 @@ idem_define_rule(PG_FUNCTION_ARGS)
 	idem_owner_enter(&caller);
 	SPI_connect();
 	check_confidentiality(&rule);
-	if (store_rule(&rule, rule.confidential_fields == NULL ? (Datum) 0 : PG_GETARG_DATUM(RULE_CONFIDENTIAL_FIELDS)))
+	if (store_rule(&rule, rule.confidential_fields == NULL ? (Datum) 0 : PG_GETARG_DATUM(RULE_CONFIDENTIAL_FIELDS), role))
 		detail = stored_rule(rule.intent);
 	idem_owner_leave(&caller);
 	if (detail != NULL)
@@ -865,6 +942,7 @@ idem_drop_rule(PG_FUNCTION_ARGS)
 				 errmsg("intent \"%s\" has no rule", idem_shown(intent))));
 	idem_run(SQL_KEEP_RESTRICTED, 2, types, values, NULL, SPI_OK_INSERT);
 	idem_run(SQL_DELETE_RULE, 1, types, values, NULL, SPI_OK_DELETE);
+	idem_run(SQL_FORGET_RULE, 1, types, values, NULL, SPI_OK_DELETE);
 	idem_owner_leave(&caller);
 	record_change("rule_dropped", intent, detail);
 	SPI_finish();
@@ -878,7 +956,7 @@ idem_describe_rule(PG_FUNCTION_ARGS)
 	const IdemRule *rule;
 
 	intent = intent_arg(fcinfo, 0);
-	rule = idem_rule_of(intent, strlen(intent), idem_require_rule);
+	rule = idem_rule_of(intent, strlen(intent), true);
 	if (!idem_rule_shows(rule))
 		ereport(ERROR,
 				(errcode(ERRCODE_IDEM_NOT_PERMITTED),

@@ -53,9 +53,12 @@ typedef struct IdemRule
 	bool		confidential_key;
 	List	   *confidential_paths; /* of lists of steps, see conceal.c */
 	const char *confidential_fields;	/* the same as people read them */
+	bool		is_missing;		/* there was one: nobody may anything */
 } IdemRule;
 
 extern const IdemRule *idem_rule_of(const char *intent, int len, bool required);
+extern const IdemRule *idem_rule_of_action(const IdemAction *action);
+extern void idem_raise_no_rule(const char *intent, bool is_missing) pg_attribute_noreturn();
 extern bool idem_rule_lets_act(const IdemRule *rule);
 extern bool idem_rule_lets_decide(const IdemRule *rule);
 extern bool idem_rule_lets_see(const IdemRule *rule, Oid user);

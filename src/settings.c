@@ -67,6 +67,8 @@ keep_row(TupleTableSlot *slot)
 		settings.paused = lappend(settings.paused, DatumGetTextPCopy(name));
 	else if (idem_text_is(kind, "restricted"))
 		settings.restricted = lappend(settings.restricted, DatumGetTextPCopy(name));
+	else if (idem_text_is(kind, "ruled"))
+		settings.ruled = lappend(settings.ruled, DatumGetTextPCopy(name));
 	else if (idem_text_is(kind, "current"))
 		settings.current_secret = TextDatumGetCString(slot->tts_values[STATE_VALUE]);
 	else if (idem_text_is(kind, "secret"))

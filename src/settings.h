@@ -37,6 +37,7 @@ typedef struct IdemSettings
 	List	   *restricted;		/* likewise: their dropped rule named roles */
 	List	   *used_secrets;	/* of IdemUsedSecret */
 	char	   *current_secret; /* its id, or NULL */
+	List	   *ruled;			/* of text, names of intents that have a rule */
 	TimestampTz known_time;		/* the last one recorded, or 0: see clock.c */
 	List	   *ledgers;		/* of char *, names of those that came
 								 * together here */

@@ -452,6 +452,8 @@ decide(const IdemAction *action, const IdemRequest *r, IdemVerdict *v)
 		v->changes = false;
 		v->nlines = 0;
 	}
+	if (v->changes && r->rule->intent != NULL)
+		v->after.ruled = true;
 	if (v->changes && r->call != IDEM_CALL_EXTEND)
 		v->after.revision++;
 }
@@ -506,6 +508,7 @@ new_action(const IdemRequest *r, IdemVerdict *v)
 	a->params = r->params;
 	a->params_digest = r->params_digest;
 	a->draft = r->draft;
+	a->ruled = r->rule->intent != NULL;
 	v->changes = true;
 }
 

@@ -86,7 +86,7 @@ idem_may_see(PG_FUNCTION_ARGS)
 		PG_RETURN_BOOL(true);
 	idem_check_intent(intent);
 	rule = idem_rule_of(VARDATA_ANY(intent), VARSIZE_ANY_EXHDR(intent), false);
-	PG_RETURN_BOOL(rule->intent == NULL ? sees_without_rule(intent, role) :
+	PG_RETURN_BOOL(rule->intent == NULL && !rule->is_missing ? sees_without_rule(intent, role) :
 				   idem_rule_lets_see(rule, role));
 }
 

@@ -39,6 +39,7 @@ CREATE TABLE idem.idem_actions (
 	approved			boolean		NOT NULL,
 	cancel_requested	boolean		NOT NULL,
 	purged				boolean		NOT NULL,
+	ruled				boolean		NOT NULL,
 	first_claimed_at	timestamptz,
 	claimed_at			timestamptz,
 	lease_until			timestamptz,
@@ -104,6 +105,7 @@ COMMENT ON COLUMN idem.idem_actions.begun IS 'the last claim has said that it ac
 COMMENT ON COLUMN idem.idem_actions.verifying IS 'the claim was handed out to search, not to act';
 COMMENT ON COLUMN idem.idem_actions.first_claimed_at IS 'first hand-out of the generation: the provider window runs from here';
 COMMENT ON COLUMN idem.idem_actions.purged IS 'the contents are gone, by retention or by erase_action';
+COMMENT ON COLUMN idem.idem_actions.ruled IS 'made or changed under a rule: while its intent has none the action is left alone';
 COMMENT ON COLUMN idem.idem_actions.due_at IS 'when the queue offers the action next; of a claim that came from the queue, the end of its lease';
 COMMENT ON COLUMN idem.idem_actions.doubt_until IS 'last moment at which the doubtful attempt could have acted';
 COMMENT ON COLUMN idem.idem_actions.claim_id IS 'fencing token of the last claim, kept after it ended';
@@ -210,7 +212,7 @@ CREATE TABLE idem.idem_access (
 COMMENT ON TABLE idem.idem_access IS 'who was given which level by grant_access';
 
 CREATE TABLE idem.idem_state (
-	kind				text COLLATE "C" NOT NULL CHECK (kind = ANY (ARRAY['ledger', 'accepted', 'clock', 'secret', 'current', 'pause', 'restricted'])),
+	kind				text COLLATE "C" NOT NULL CHECK (kind = ANY (ARRAY['ledger', 'accepted', 'clock', 'secret', 'current', 'pause', 'restricted', 'ruled'])),
 	name				text COLLATE "C" NOT NULL,
 	value				text,
 	reason				text,
@@ -219,7 +221,7 @@ CREATE TABLE idem.idem_state (
 	since				timestamptz	NOT NULL,
 	CONSTRAINT idem_state_pkey PRIMARY KEY (kind, name)
 ) USING heap;
-COMMENT ON TABLE idem.idem_state IS 'facts about the ledger as a whole: its name, the places where it was accepted with their timelines, the last time known, the current secret, pauses (name '''' = all intents), intents whose dropped rule named roles';
+COMMENT ON TABLE idem.idem_state IS 'facts about the ledger as a whole: its name, the places where it was accepted with their timelines, the last time known, the current secret, pauses (name '''' = all intents), intents that have a rule, intents whose dropped rule named roles';
 
 SELECT pg_extension_config_dump('idem.idem_actions', '');
 SELECT pg_extension_config_dump('idem.idem_events', '');

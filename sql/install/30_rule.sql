@@ -118,7 +118,8 @@ COMMENT ON FUNCTION idem.describe_rule(text) IS
  *
  *	intent	the intent; null and '' stand for what belongs to none, and one
  *			without a rule restricts nobody, unless its dropped rule named roles:
- *			then only administrators see what is left of it
+ *			then only administrators see what is left of it; where its rule is
+ *			missing, only superusers and the ledger's owner
  *	role	the role that looks; null is the caller
  *
  * Errors: none.  Stable.

@@ -180,6 +180,9 @@ SELECT current_database() AS database, w.last_pass, b.purge_backlog, b.lease_bac
 		CASE WHEN w IS NULL THEN 'the library is not in shared_preload_libraries: nothing is done in the background and repeats are not counted; CALL idem.run_maintenance()' END,
 		CASE WHEN NOT current_setting('idem_action.worker', true)::boolean THEN 'idem_action.worker is off: nothing is done in the background; CALL idem.run_maintenance()' END,
 		CASE WHEN pg_is_in_recovery() THEN 'this is a standby: the primary does the maintenance' WHEN NOT w.running THEN 'the launcher is not running: where the log tells of too many background workers, raise max_worker_processes; CALL idem.run_maintenance() until then' END,
+		(SELECT format('no rule for %s, which had one: calls about its actions are denied and passes leave them alone until idem.define_rule()', string_agg(DISTINCT quote_literal(m.intent), ', '))
+			FROM (SELECT unnest(b.without_rule) UNION ALL SELECT i.name FROM idem.idem_state i WHERE i.kind = 'ruled') AS m (intent)
+			WHERE m.intent NOT IN (SELECT r.intent FROM idem.idem_rules r) HAVING count(*) > 0),
 		w.problem,
 		idem.clock_problem(),
 		CASE WHEN w.last_pass > clock_timestamp() THEN format('last_pass lies ahead by %s: the clock was set back', w.last_pass - clock_timestamp()) END,
@@ -189,7 +192,8 @@ SELECT current_database() AS database, w.last_pass, b.purge_backlog, b.lease_bac
 FROM (
 	SELECT count(*) FILTER (WHERE a.lease_until < now()) AS lease_backlog,
 		count(*) FILTER (WHERE a.finished_at IS NOT NULL AND a.reason IS DISTINCT FROM 'double_result'
-			AND (a.forget_after < now() OR a.purge_after < now() AND NOT a.purged)) AS purge_backlog
+			AND (a.forget_after < now() OR a.purge_after < now() AND NOT a.purged)) AS purge_backlog,
+		array_agg(DISTINCT a.intent) FILTER (WHERE a.ruled AND a.intent NOT IN (SELECT r.intent FROM idem.idem_rules r)) AS without_rule
 	FROM idem.idem_actions a
 ) b
 	CROSS JOIN (

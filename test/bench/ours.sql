@@ -49,11 +49,11 @@ SELECT * FROM idem.take_actions('{bench}', :size::int)
 
 -- section: fill finished
 INSERT INTO idem.idem_actions (action_id, created_at, revision, generation, attempt, lost, failures, priority,
-	uncertain, uncertain_before, marked, begun, verifying, approved, cancel_requested, purged,
+	uncertain, uncertain_before, marked, begun, verifying, approved, cancel_requested, purged, ruled,
 	first_claimed_at, claimed_at, claim_id, ended_by, finished_at, purge_after, forget_after,
 	state, scope, intent, key, params, params_digest, external_ref, result)
 SELECT idem.action_id(key, 'bench'), now(), 2, 1, 1, 0, 0, 0,
-	false, false, false, false, false, false, false, false,
+	false, false, false, false, false, false, false, false, true,
 	now(), now(), gen_random_uuid(), 'succeeded', now(),
 	now() + :purge_in::interval, now() + :forget_in::interval,
 	'completed', '', 'bench', key, :params, substr(sha256(:params), 1, 16), :ref, :result

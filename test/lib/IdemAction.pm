@@ -150,11 +150,11 @@ sub aged
 
 	return qq{
 		INSERT INTO idem.idem_actions (action_id, created_at, revision, generation, attempt, lost, failures,
-			priority, uncertain, uncertain_before, marked, begun, verifying, approved, cancel_requested, purged,
+			priority, uncertain, uncertain_before, marked, begun, verifying, approved, cancel_requested, purged, ruled,
 			first_claimed_at, claimed_at, claim_id, ended_by, finished_at, purge_after, forget_after,
 			state, scope, intent, key, params, result)
 		SELECT idem.action_id('$prefix-' || i, 'aged'), t, 2, 1, 1, 0, 0,
-			0, false, false, false, false, false, false, false, false,
+			0, false, false, false, false, false, false, false, false, false,
 			t, t, gen_random_uuid(), 'succeeded', t,
 			CASE WHEN $contents THEN now() + '1 day' ELSE t END, CASE WHEN $key THEN now() + '1 day' ELSE t END,
 			'completed', '', 'aged', '$prefix-' || i, '{"to": "a"}', '{"ok": true}'

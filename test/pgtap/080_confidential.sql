@@ -2,7 +2,7 @@
 -- What becomes of confidential keys and fields in the life of a row: batches,
 -- purge, rerun, erase and forgetting, also under an older secret.
 --
-SELECT plan(40);
+SELECT plan(45);
 
 CREATE SCHEMA t;
 SET search_path = t, public;
@@ -117,6 +117,16 @@ SELECT results_eq('SELECT id COLLATE "default", current FROM idem.secrets ORDER 
 SELECT is((SELECT string_agg(x, '') FROM (
 	SELECT a::text FROM idem.idem_actions AS a UNION ALL SELECT e::text FROM idem.idem_events AS e UNION ALL SELECT r::text FROM idem.idem_repeats AS r
 	UNION ALL SELECT s::text FROM idem.idem_state AS s) AS all_rows (x) WHERE x LIKE '%4930%'), NULL, 'no table has a value in clear');
+
+-- a rule that is missing is not stated again otherwise than its rows were made
+DELETE FROM idem.idem_rules WHERE intent IN ('both', 'fields');
+SET idem_action.require_rule = off;
+SELECT throws_ok($$SELECT idem.claim_action('one', 'both', in_transaction => true)$$, 'IA005', NULL, 'a confidential key is not granted again under its plain id');
+SELECT throws_ok($$SELECT idem.define_rule('both', 'k', 's')$$, '55006', NULL, 'rows with confidential keys want a rule that says so');
+SELECT throws_ok($$SELECT idem.define_rule('both', 'k', 's', confidential_fields => '{to}')$$, '55006', NULL, 'fields alone are not enough');
+SELECT throws_ok($$SELECT idem.define_rule('fields', 'k', 's')$$, '55006', NULL, 'nor is a rule without the fields');
+SELECT lives_ok($$SELECT idem.define_rule('both', 'k', 's', confidential_key => true, confidential_fields => '{to}')$$, 'the same as before is heard');
+RESET idem_action.require_rule;
 
 ALTER SYSTEM RESET idem_action.secret_file;
 SELECT pg_reload_conf() \g /dev/null

@@ -213,10 +213,10 @@ SELECT is(lease_backlog || ' ' || purge_backlog, '0 0', 'nothing is left to do')
 
 -- six thousand blocks; due is what lies at their end
 INSERT INTO idem.idem_actions (action_id, created_at, revision, generation, attempt, lost, failures,
-	priority, uncertain, uncertain_before, marked, begun, verifying, approved, cancel_requested, purged,
+	priority, uncertain, uncertain_before, marked, begun, verifying, approved, cancel_requested, purged, ruled,
 	first_claimed_at, claimed_at, claim_id, ended_by, finished_at, purge_after, forget_after, state, scope, intent, key, params)
 SELECT idem.action_id('fat-' || i, 'fat'), t, 2, 1, 1, 0, 0,
-	0, false, false, false, false, false, false, false, false,
+	0, false, false, false, false, false, false, false, false, false,
 	t, t, gen_random_uuid(), 'succeeded', t, d, d, 'completed', '', 'fat', 'fat-' || i, jsonb_build_object('n', (SELECT string_agg(md5(i::text || j), '') FROM generate_series(1, 45) j))
 FROM generate_series(1, 30000) i, (SELECT now() - interval '1 day') AS s (t), LATERAL (SELECT CASE WHEN i > 29990 THEN t ELSE now() + '1 day' END) AS l (d)
 ORDER BY i;

@@ -192,7 +192,7 @@ UPDATE idem.idem_rules SET lease = '5 h' WHERE intent = 'rules: named';
 SELECT lease_until - claimed_at AS lease FROM idem.claim_action('6', 'rules: named');
 DELETE FROM idem.idem_rules WHERE intent = 'rules: named';
 SELECT outcome FROM idem.claim_action('7', 'rules: named');
--- what is in the ledger goes on by the defaults
+-- what it made is denied, not judged by the defaults
 SELECT accepted, state FROM idem.idem_actions a, LATERAL idem.extend_claim(a.action_id, a.claim_id) AS seconds,
 	LATERAL (SELECT seconds BETWEEN 10000 AND 18000 AS accepted) AS s
 WHERE intent = 'rules: named' AND key = '6';

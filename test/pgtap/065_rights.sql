@@ -7,7 +7,7 @@
 -- of worker_role does not cancel, revise or rerun, whether or not the rule has a
 -- resolver_role.  Inside, a call is never refused for want of rights.
 --
-SELECT plan(24);
+SELECT plan(36);
 
 CREATE SCHEMA t;
 SET search_path = t, public;
@@ -40,14 +40,21 @@ INSERT INTO roles VALUES
 	('regress_idem_nobody', false, false, false, false),
 	(current_user, true, true, true, true);
 
-/* a rule's form: whom it names, and whether anyone is in there */
-CREATE TABLE forms (form text, worker_role text, resolver_role text, empty boolean);
+/*
+ * a rule's form: whom it names, whether anyone is in there, and whether calls
+ * are made with require_rule on; "missing" and "lax" are deleted below, "none"
+ * never was
+ */
+CREATE TABLE forms (form text, worker_role text, resolver_role text, empty boolean, require_rule boolean);
 INSERT INTO forms VALUES
-	('open', NULL, NULL, false),
-	('workers', 'regress_idem_workers', NULL, false),
-	('resolvers', NULL, 'regress_idem_resolvers', false),
-	('both', 'regress_idem_workers', 'regress_idem_resolvers', false),
-	('dropped', 'regress_idem_gone_workers', 'regress_idem_gone_resolvers', true);
+	('none', NULL, NULL, false, false),
+	('open', NULL, NULL, false, true),
+	('workers', 'regress_idem_workers', NULL, false, true),
+	('resolvers', NULL, 'regress_idem_resolvers', false, true),
+	('both', 'regress_idem_workers', 'regress_idem_resolvers', false, true),
+	('dropped', 'regress_idem_gone_workers', 'regress_idem_gone_resolvers', true, true),
+	('missing', 'regress_idem_workers', 'regress_idem_resolvers', true, true),
+	('lax', 'regress_idem_workers', 'regress_idem_resolvers', true, false);
 
 /* what a call asks for: to act, to decide, either, or to see */
 CREATE TABLE calls (function text, asks text, call text);
@@ -75,7 +82,6 @@ INSERT INTO calls VALUES
 	('approve_action', 'decide', 'idem.approve_action(%1$L, %4$s)'),
 	('erase_action', 'decide', 'idem.erase_action(%1$L, ''asked to'')'),
 	('show_action', 'decide', 'idem.show_action(%1$L)'),
-	('reconcile', 'see', 'idem.reconcile(%3$L, ''{}'', now())'),
 	('import_actions', 'decide', 'idem.import_actions(%3$L, ARRAY[%5$L])'),
 	('pause_intent', 'decide', 'idem.pause_intent(%3$L, ''wait'')'),
 	('resume_intent', 'decide', 'idem.resume_intent(%3$L)'),
@@ -96,7 +102,8 @@ DECLARE
 	state text;
 BEGIN
 	SELECT * INTO f FROM forms WHERE forms.form = make.form;
-	PERFORM idem.define_rule(form, 'the key', 'support', rerun_by => 'worker', worker_role => f.worker_role::regrole, resolver_role => f.resolver_role::regrole);
+	PERFORM set_config('idem_action.require_rule', f.require_rule::text, true);
+	PERFORM idem.define_rule(form, 'the key', 'support', rerun_by => 'worker', worker_role => f.worker_role::regrole, resolver_role => f.resolver_role::regrole) WHERE form <> 'none';
 	FOREACH state IN ARRAY '{pending,held,lapsed,completed,failed,needs_attention,cancelled}'::text[] LOOP
 		IF state = ANY ('{pending,cancelled}') THEN
 			c := idem.enqueue_action('at ' || state, form, '{"p": 1}', '{"d": 1}');
@@ -121,6 +128,7 @@ END
 $$;
 SELECT make(form) FROM forms \g /dev/null
 DROP ROLE regress_idem_gone_workers, regress_idem_gone_resolvers;
+DELETE FROM idem.idem_rules WHERE intent = ANY ('{missing,lax}');
 
 /* everything that a call could change */
 CREATE FUNCTION stored() RETURNS text LANGUAGE sql AS $$
@@ -157,7 +165,7 @@ CREATE FUNCTION gives(f forms, r roles, asks text) RETURNS boolean LANGUAGE sql 
 		WHEN 'act' THEN NOT f.empty AND (f.worker_role IS NULL OR r.works)
 		WHEN 'decide' THEN NOT f.empty AND r.decides AND (f.resolver_role IS NULL OR r.resolves)
 		WHEN 'either' THEN gives(f, r, 'act') OR gives(f, r, 'decide')
-		WHEN 'see' THEN r.owns OR f.worker_role IS NULL AND f.resolver_role IS NULL
+		WHEN 'see' THEN r.owns OR NOT f.empty AND f.worker_role IS NULL AND f.resolver_role IS NULL
 			OR NOT f.empty AND (f.worker_role IS NOT NULL AND r.works OR f.resolver_role IS NOT NULL AND r.resolves OR f.resolver_role IS NULL AND r.decides)
 	END
 $$;
@@ -172,6 +180,7 @@ DECLARE
 	before text := stored();
 BEGIN
 	SELECT * INTO f FROM forms WHERE forms.form = try_all.form;
+	PERFORM set_config('idem_action.require_rule', f.require_rule::text, true);
 	FOR r IN SELECT * FROM roles LOOP
 		FOR c IN SELECT * FROM calls LOOP
 			FOR m IN SELECT * FROM made WHERE made.form = f.form UNION ALL SELECT f.form, 'unknown', '6f1c2b1e-0000-8000-8000-000000000008', '6f1c2b1e-0000-4000-8000-000000000009', 1 LOOP
@@ -193,7 +202,7 @@ SELECT try_all(form) FROM forms \g /dev/null
 
 /* the calls that answer in rows, or by an outcome, and how they refuse */
 CREATE VIEW refused AS
-SELECT *, code = ANY ('{IA016,IA008,42501}')
+SELECT *, code = ANY ('{IA016,IA008,42501}') OR code = 'IA005' AND form = ANY ('{missing,lax}')
 	OR function = ANY ('{complete_actions,extend_claims}') AND answer ~ 'there is no such action, or it is not yours to see'
 	OR function = 'find_action' AND answer ~ '^\(f,unknown,'
 	OR function = 'search_actions' AND answer IS NULL AS is_refused
@@ -206,8 +215,9 @@ SELECT is_empty(format('SELECT role, function, state, answer FROM refused WHERE 
 SELECT is_empty(format('SELECT role, function, array_agg(DISTINCT answer) FROM refused WHERE form = %L AND NOT allowed GROUP BY role, function, call HAVING count(DISTINCT coalesce(answer, '''')) > 1', form),
 	form || ': and answers the same whatever the state, and where there is no action') FROM forms;
 SELECT is_empty(format('SELECT role, function, state, code, answer FROM refused WHERE form = %L AND state <> ''unknown'' AND allowed AND is_refused
-	AND (function, state, code) <> (''rerun_action'', ''needs_attention'', ''IA008'')', form),
-	form || ': inside each call is heard; only the rerun of a doubtful action is a resolver''s') FROM forms;
+	AND NOT (function = ''rerun_action'' AND code = ''IA008'' AND (state = ''needs_attention'' OR form = ''none''))
+	AND NOT (function = ANY (''{describe_rule,find_action,reconcile}'') AND code = ''IA005'')', form),
+	form || ': inside each call is heard; only a rerun may be a resolver''s, and only what needs the rule ask for it') FROM forms;
 
 -- the table is not empty: what is refused somewhere is heard elsewhere
 SELECT is_empty($$SELECT function FROM refused WHERE state <> 'unknown' GROUP BY function HAVING NOT bool_or(allowed) OR NOT bool_or(NOT allowed AND code <> '42501')$$,
