@@ -5,7 +5,7 @@
 # The clock of the server is shifted in all of its processes (clock_shim.c):
 # 402 days ahead for some seconds and back, while the worker runs; 8 hours back;
 # 36 seconds back while callers wait; ahead at the start of the server, with and
-# without preload.  Finished keys stay known, purged contents stay, what is in
+# without preload, and at a promotion.  Finished keys stay known, purged contents stay, what is in
 # doubt is not handed out, a lease taken before the jump stays its holder's,
 # passes go on, and the log and worker_status say what happened.
 
@@ -228,6 +228,27 @@ sql('CALL idem.run_maintenance()');
 is(known(), KEYS, 'without preload nothing is forgotten either');
 like(problem(), qr/the clock can not be believed/, 'and that is said');
 $node->append_conf('postgresql.conf', q{shared_preload_libraries = 'idem_action'});
+
+# --- a promotion ------------------------------------------------------------
+
+# the standby knows the last time of its primary, and was promoted an age later
+set_clock(0);
+$node->stop('fast');
+$node->append_conf('postgresql.conf', "wal_level = replica\nmax_wal_senders = 2");
+with_shim(sub { $node->start });
+$node->backup('base');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($node, 'base', has_streaming => 1);
+with_shim(sub { $standby->start });
+$node->wait_for_catchup($standby, 'replay', $node->lsn('insert'));
+is($standby->safe_psql('postgres', 'SELECT idem.clock_problem()'), '', 'a standby has no problem');
+$standby->safe_psql('postgres', q{SELECT outcome FROM idem.find_action('k1', 'mail')});
+set_clock(402 * DAY);
+$standby->promote;
+$standby->safe_psql('postgres', 'CALL idem.run_maintenance()');
+is($standby->safe_psql('postgres', q{SELECT count(*) FROM idem.idem_actions WHERE key LIKE 'k%' AND NOT purged}), KEYS, 'promoted with the clock ahead: nothing is forgotten');
+like($standby->safe_psql('postgres', 'SELECT problem FROM idem.worker_status'), qr/the clock can not be believed/, 'and that is said');
+$standby->stop('immediate');
 
 # --- confirmed --------------------------------------------------------------
 
