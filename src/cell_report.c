@@ -49,12 +49,14 @@ note_success(IdemVerdict *v, bool late)
 
 /*
  * The action is done; "late" says that the claim had ended, by its lease or by
- * its own report.  A success in time is told by the row alone, any other one by a line too.
+ * its own report.  A success in time by a claim that was to act is told by the row
+ * alone, any other one by a line too.
  */
 void
 idem_succeed(IdemVerdict *v, const IdemRequest *r, bool late)
 {
 	IdemAction *a = &v->after;
+	bool		found = r->searched || v->searching;
 	text	   *open_double = idem_double_open(a) ? a->reason : NULL;
 
 	note_success(v, late);
@@ -62,9 +64,9 @@ idem_succeed(IdemVerdict *v, const IdemRequest *r, bool late)
 	a->error = NULL;
 	idem_to_final(a, IDEM_COMPLETED, r);
 	a->reason = open_double;
-	idem_end_claim(a, late ? "succeeded_late" : r->searched ? "found" : "succeeded");
+	idem_end_claim(a, late ? "succeeded_late" : found ? "found" : "succeeded");
 	v->changes = true;
-	if (late || r->searched)
+	if (late || found)
 		idem_record_report(v, r);
 }
 

@@ -237,7 +237,7 @@ is_about(const IdemPast *past, const HandOut *hand_out)
 
 /*
  * Each hand-out once, in order: of an ended attempt by its first line that tells
- * one, of the last attempt by the row.  Returns how many.
+ * one, of the last attempt by the row.  "found" is zeroed.  Returns how many.
  */
 static int
 find_hand_outs(const IdemAction *row, const List *history, HandOut *found)
@@ -253,23 +253,22 @@ find_hand_outs(const IdemAction *row, const List *history, HandOut *found)
 
 		for (int i = 0; i < n && !known; i++)
 			known = is_about(past, &found[i]);
-		if (!known)
-			found[n++] = (HandOut) {
-			.at = past->claimed_at,
-			.generation = past->generation,
-			.attempt = past->attempt,
-			.worker = past->worker,
-		};
+		if (known)
+			continue;
+		found[n].at = past->claimed_at;
+		found[n].generation = past->generation;
+		found[n].attempt = past->attempt;
+		found[n++].worker = past->worker;
 	}
 	if (row->claimed_at != IDEM_NEVER)
-		found[n++] = (HandOut) {
-		.at = row->claimed_at,
-		.generation = row->generation,
-		.attempt = row->attempt,
-		.worker = text_or(row->worker, NULL),
-		.searching = row->verifying,
-		.begun = row->begun,
-	};
+	{
+		found[n].at = row->claimed_at;
+		found[n].generation = row->generation;
+		found[n].attempt = row->attempt;
+		found[n].worker = text_or(row->worker, NULL);
+		found[n].searching = row->verifying;
+		found[n++].begun = row->begun;
+	}
 	return n;
 }
 
@@ -303,7 +302,7 @@ tell_hand_out(Story *story, const HandOut *hand_out, const IdemAction *row, cons
 static void
 tell_history(Story *story, const IdemAction *row, List *history, TimestampTz now)
 {
-	HandOut    *hand_outs = palloc((list_length(history) + 1) * sizeof(HandOut));
+	HandOut    *hand_outs = palloc0((list_length(history) + 1) * sizeof(HandOut));
 	int			n = find_hand_outs(row, history, hand_outs);
 	int			next = 0;
 	ListCell   *lc;

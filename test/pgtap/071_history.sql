@@ -8,7 +8,7 @@
 -- about while it was held; one whose lease lapsed, whose failure came after that,
 -- and which was handed out again; a search that became a grant and was lost then.
 --
-SELECT plan(43);
+SELECT plan(44);
 
 CREATE FUNCTION pg_temp.lapse(key text) RETURNS void LANGUAGE sql AS $$
 	UPDATE idem.idem_queue SET due_at = due_at - interval '1 day' WHERE action_id = (SELECT a.action_id FROM idem.idem_actions a WHERE a.key = $1);
@@ -102,6 +102,13 @@ SELECT is(pg_temp.history('searched'),
 	'1.1 claimed w1, 1.1 expired, 1.2 handed_out_to_verify w2, 1.2 searched, 1.2 expired, 1.3 handed_out_to_verify w3', 'a search that became a grant was a search');
 SELECT is(pg_temp.told('searched'),
 	'attempt 1 was handed out (worker w1), attempt 2 was handed out (worker w2), to search first, attempt 3 was handed out (worker w3), to search first', 'in the story too');
+
+-- a search whose holder reports the success by complete_action
+SELECT outcome FROM idem.claim_action('completed', 'search', worker => 'w1') \g /dev/null
+SELECT pg_temp.lapse('completed') \g /dev/null
+SELECT outcome FROM idem.claim_action('completed', 'search', worker => 'w2') \g /dev/null
+SELECT (idem.complete_action(id, claim, 'ref')).state FROM pg_temp.of('completed') \g /dev/null
+SELECT is(pg_temp.history('completed'), '1.1 claimed w1, 1.1 expired, 1.2 handed_out_to_verify w2, 1.2 succeeded', 'a search that was completed was a search');
 
 -- pending, until the provider's window is over
 SELECT outcome FROM idem.claim_action('window', 'retry', worker => 'w1') \g /dev/null
