@@ -172,7 +172,7 @@ my $calls = q{
 
 	SELECT outcome, action_id, claim_id FROM idem.claim_action('a', 'act', '{"a": 1}', '{"d": 1}', worker => 'w', source => 's', event_id => 'e', call_id => '0b5e7c1e-0000-4000-8000-000000000001') \gset
 	\echo :outcome
-	SELECT idem.provider_key(:'action_id', 2) IS NOT NULL;
+	SELECT idem.provider_key(:'action_id', 2) IS NOT NULL, idem.quote_label('an event');
 	SELECT outcome FROM idem.claim_action('a', 'act', '{"a": 1}', source => 's', event_id => 'e', wait => '10 ms');
 	SELECT outcome FROM idem.find_action('a', 'act');
 	SELECT idem.begin_effect(:'action_id', :'claim_id', '{"d": 2}') IS NOT NULL;
