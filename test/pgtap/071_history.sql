@@ -8,6 +8,10 @@
 -- about while it was held; one whose lease lapsed, whose failure came after that,
 -- and which was handed out again; a search that became a grant and was lost then.
 --
+-- What history, story and notes say is so: of a claim never issued that it was
+-- never issued, of a lease only where one ended.  And a line break in a name from
+-- outside, an event_id for one, makes no second line or call.
+--
 SELECT plan(44);
 
 CREATE FUNCTION pg_temp.lapse(key text) RETURNS void LANGUAGE sql AS $$
