@@ -65,6 +65,17 @@ idem_append_lines(const IdemAction *row, const IdemRequest *r, const IdemVerdict
 		idem_ledger_thin_past(&v->after);
 }
 
+/* inserts the row that a verdict has made, and its lines; see idem_ledger_insert */
+IdemWrite
+idem_insert_new(IdemLedger *ledger, const IdemRequest *r, const IdemVerdict *v, bool wait)
+{
+	IdemWrite	written = idem_ledger_insert(ledger, &v->after, wait);
+
+	if (written == IDEM_WRITTEN)
+		idem_append_lines(&v->after, r, v);
+	return written;
+}
+
 /*
  * Whether the action exists for the caller.  Whether a rerun is for this one of
  * those who may see it, the rule's rerun_by says; see cell_decision.c.

@@ -18,6 +18,8 @@
 
 extern bool idem_apply(IdemLedger *ledger, const pg_uuid_t *id, IdemRequest *request,
 					   IdemVerdict *verdict);
+extern IdemWrite idem_insert_new(IdemLedger *ledger, const IdemRequest *request,
+								 const IdemVerdict *verdict, bool wait);
 extern void idem_append_lines(const IdemAction *row, const IdemRequest *request,
 							  const IdemVerdict *verdict);
 extern bool idem_read_action(IdemLedger *ledger, const pg_uuid_t *id,

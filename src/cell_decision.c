@@ -61,6 +61,15 @@ idem_refuse_revise(IdemVerdict *v, const IdemRequest *r)
 void
 idem_approve(IdemVerdict *v, const IdemRequest *r)
 {
+	const char *first;
+
+	if (r->rule->four_eyes && !idem_is_second_person(r, &first))
+	{
+		v->note = first != NULL ?
+			psprintf("refused: %s has drafted or revised it, and the rule asks for another person", first) :
+			"refused: who drafted it is not known, and the rule asks for another person; revise_action makes it known";
+		return;
+	}
 	v->after.approved = true;
 	decided(v, r, "approved");
 }

@@ -110,7 +110,7 @@ try_claim(IdemLedger *ledger, IdemRequest *r, Try *t)
 		case IDEM_ABSENT:
 			idem_decide_new(r, v);
 			if (v->changes)
-				(void) written(t, idem_ledger_insert(ledger, &v->after, false));
+				(void) written(t, idem_insert_new(ledger, r, v, false));
 			return;
 		case IDEM_HELD_NEW:
 			contended(t, t->holder);
@@ -129,7 +129,7 @@ try_claim(IdemLedger *ledger, IdemRequest *r, Try *t)
 		else if (v->changes && written(t, idem_request_make_room(ledger, r, &t->row)))
 		{
 			idem_decide_new(r, v);
-			if (written(t, idem_ledger_insert(ledger, &v->after, false)))
+			if (written(t, idem_insert_new(ledger, r, v, false)))
 				idem_counter_add(&r->action_id, r->intent, r->source, r->event_id,
 								 IDEM_AFTER_FORGETTING);
 		}
@@ -366,7 +366,7 @@ try_once(IdemLedger *ledger, IdemRequest *r, bool *first)
 			idem_decide_once(r, &v);
 			idem_counter_add(&r->action_id, r->intent, NULL, NULL, IDEM_AFTER_FORGETTING);
 		}
-		return idem_ledger_insert(ledger, &v.after, true) == IDEM_WRITTEN;
+		return idem_insert_new(ledger, r, &v, true) == IDEM_WRITTEN;
 	}
 
 	idem_check_identity(&row, r);

@@ -75,7 +75,7 @@ try_enqueue(IdemLedger *ledger, IdemRequest *r, IdemAction *row, IdemVerdict *v,
 	if (found == IDEM_ABSENT)
 	{
 		idem_decide_enqueue(r, v);
-		return idem_ledger_insert(ledger, &v->after, true) == IDEM_WRITTEN;
+		return idem_insert_new(ledger, r, v, true) == IDEM_WRITTEN;
 	}
 	if (found == IDEM_HELD_NEW ||
 		(found == IDEM_HELD && idem_is_forgotten(row, r->now)))
@@ -91,7 +91,7 @@ try_enqueue(IdemLedger *ledger, IdemRequest *r, IdemAction *row, IdemVerdict *v,
 		if (idem_request_make_room(ledger, r, row) != IDEM_WRITTEN)
 			return false;
 		idem_decide_enqueue(r, v);
-		return idem_ledger_insert(ledger, &v->after, true) == IDEM_WRITTEN;
+		return idem_insert_new(ledger, r, v, true) == IDEM_WRITTEN;
 	}
 	idem_ledger_check_visible(ledger);
 	idem_ledger_rely(ledger);

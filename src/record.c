@@ -237,6 +237,15 @@ idem_record_decision(IdemVerdict *v, const IdemRequest *r, const char *event)
 	line->detail = idem_detail_end(&d);
 }
 
+/* who brought the first draft: the ledger adds the role */
+void
+idem_record_draft(IdemVerdict *v)
+{
+	static const pg_uuid_t none = {{0}};
+
+	(void) idem_add_line(v, "drafted", &none, 0);
+}
+
 /*-------------------------------------------------------------------------
  * What the history says
  *-------------------------------------------------------------------------
@@ -469,4 +478,45 @@ idem_past_of_claim(const IdemRequest *r)
 			return past;
 	}
 	return NULL;
+}
+
+/* whether a line tells who wrote a draft, or a part of it */
+static bool
+is_authorship(const IdemPast *past)
+{
+	return strcmp(past->event, "drafted") == 0 || strcmp(past->event, "revised") == 0 ||
+		(strcmp(past->event, "rerun") == 0 && idem_detail_string(past->detail, "draft_digest") != NULL);
+}
+
+/*
+ * Whether the caller has had no part in the draft.  A person is who the application
+ * names as actor, or the role where either of both is not named.  A rerun with a
+ * draft begins a new one.  Where nobody is known to have drafted it, as before the
+ * rule asked for a second person, "first" is NULL and the answer no.
+ */
+bool
+idem_is_second_person(const IdemRequest *r, const char **first)
+{
+	char	   *actor = string_or_null(r->actor);
+	bool		second = false;
+	ListCell   *lc;
+
+	*first = NULL;
+	foreach(lc, r->past)
+	{
+		const IdemPast *past = lfirst(lc);
+		bool		same;
+
+		if (!is_authorship(past))
+			continue;
+		if (strcmp(past->event, "rerun") == 0)
+			*first = NULL;
+		if (*first != NULL && !second)
+			continue;
+		same = actor != NULL && past->actor != NULL ? strcmp(actor, past->actor) == 0 :
+			strcmp(r->role, past->role) == 0;
+		second = !same;
+		*first = past->actor != NULL ? past->actor : past->role;
+	}
+	return *first != NULL && second;
 }

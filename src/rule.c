@@ -86,6 +86,7 @@ enum
 	RULE_RESOLVER_ROLE,
 	RULE_CONFIDENTIAL_KEY,
 	RULE_CONFIDENTIAL_FIELDS,
+	RULE_FOUR_EYES,
 	RULE_NCOLS
 };
 
@@ -261,6 +262,7 @@ rule_from_row(HeapTuple tuple, TupleDesc desc, IdemRule *rule)
 	rule->scoped = DatumGetBool(v[RULE_SCOPED]);
 	rule->worker_role = n[RULE_WORKER_ROLE] ? InvalidOid : DatumGetObjectId(v[RULE_WORKER_ROLE]);
 	rule->confidential_key = DatumGetBool(v[RULE_CONFIDENTIAL_KEY]);
+	rule->four_eyes = DatumGetBool(v[RULE_FOUR_EYES]);
 	rule->resolver_role = n[RULE_RESOLVER_ROLE] ? InvalidOid : DatumGetObjectId(v[RULE_RESOLVER_ROLE]);
 }
 
@@ -615,6 +617,9 @@ rule_from_args(FunctionCallInfo fcinfo, IdemRule *rule)
 			   PG_GETARG_DATUM(RULE_CONFIDENTIAL_FIELDS));
 	if (rule->confidential_paths != NIL && rule->requires_approval)
 		bad_setting("confidential_fields", "empty where an approval is required: a taker could not act on digests");
+	rule->four_eyes = idem_arg_bool(fcinfo, RULE_FOUR_EYES, false);
+	if (rule->four_eyes && !rule->requires_approval)
+		bad_setting("four_eyes", "false where no approval is required");
 }
 
 static Datum
@@ -634,7 +639,7 @@ usec_datum(int64 usec)
 #define SQL_DELETE_RULE \
 	"DELETE FROM idem.idem_rules WHERE intent OPERATOR(pg_catalog.=) $1"
 #define RULE_PARAMS \
-	"$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21"
+	"$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22"
 /* by the bytes: 30 days are another interval than a month */
 #define SQL_SAME_RULE \
 	"SELECT FROM idem.idem_rules r WHERE intent OPERATOR(pg_catalog.=) $1" \
@@ -743,7 +748,7 @@ store_rule(const IdemRule *rule, Datum fields, const char *role)
 		TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, INTERVALOID, INTERVALOID,
 		INTERVALOID, BOOLOID, INT4OID, INT4OID, INTERVALOID, INTERVALOID,
 		INTERVALOID, BOOLOID, BOOLOID, TEXTOID, REGROLEOID, REGROLEOID,
-		BOOLOID, TEXTARRAYOID
+		BOOLOID, TEXTARRAYOID, BOOLOID
 	};
 	Datum		v[RULE_NPARAMS];
 	char		nulls[RULE_NPARAMS];
@@ -776,6 +781,7 @@ store_rule(const IdemRule *rule, Datum fields, const char *role)
 	v[RULE_RESOLVER_ROLE] = ObjectIdGetDatum(rule->resolver_role);
 	v[RULE_CONFIDENTIAL_KEY] = BoolGetDatum(rule->confidential_key);
 	v[RULE_CONFIDENTIAL_FIELDS] = fields;
+	v[RULE_FOUR_EYES] = BoolGetDatum(rule->four_eyes);
 	if (fields == (Datum) 0)
 		nulls[RULE_CONFIDENTIAL_FIELDS] = 'n';
 
@@ -872,7 +878,8 @@ describe(const IdemRule *rule, const char *intent)
 					 rule->max_failures, rule->max_failures == 1 ? "" : "s",
 					 idem_usec_text(Min(rule->retry_delay, IDEM_MAX_RETRY_DELAY)));
 	if (rule->requires_approval)
-		appendStringInfoString(&s, "Nothing is handed out before a person has approved the draft.\n");
+		appendStringInfo(&s, "Nothing is handed out before a person has approved the draft%s.\n",
+						 rule->four_eyes ? ", who has neither drafted nor revised it" : "");
 	if (OidIsValid(rule->worker_role))
 		appendStringInfo(&s, "Who may act: members of %s.\n", role_name(rule->worker_role));
 	if (OidIsValid(rule->resolver_role))

@@ -52,6 +52,7 @@ typedef struct IdemRule
 	Oid			resolver_role;
 	bool		confidential_key;
 	List	   *confidential_paths; /* of lists of steps, see conceal.c */
+	bool		four_eyes;		/* who drafted or revised does not approve */
 	const char *confidential_fields;	/* the same as people read them */
 	bool		is_missing;		/* there was one: nobody may anything */
 } IdemRule;

@@ -532,6 +532,8 @@ idem_decide_enqueue(const IdemRequest *r, IdemVerdict *v)
 {
 	new_action(r, v);
 	idem_to_pending(&v->after, r->not_before > r->now ? r->not_before : r->now);
+	if (r->rule->four_eyes && r->draft != NULL)
+		idem_record_draft(v);
 	v->outcome = idem_outcome_of(&v->after, r->rule);
 }
 

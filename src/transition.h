@@ -65,6 +65,8 @@ extern void idem_record_interruption(IdemVerdict *v, const IdemAction *before);
 extern void idem_record_attention(IdemVerdict *v);
 extern void idem_record_params(IdemVerdict *v, const IdemRequest *r);
 extern void idem_record_redelivery(IdemVerdict *v, const IdemRequest *r);
+extern void idem_record_draft(IdemVerdict *v);
+extern bool idem_is_second_person(const IdemRequest *r, const char **first);
 extern void idem_record_decision(IdemVerdict *v, const IdemRequest *r, const char *event);
 extern bool idem_answer_from_past(IdemVerdict *v, const IdemRequest *r);
 extern bool idem_heard_since_hand_out(const IdemAction *a, const IdemRequest *r);

@@ -179,6 +179,7 @@ CREATE TABLE idem.idem_rules (
 	resolver_role		regrole,
 	confidential_key	boolean		NOT NULL,
 	confidential_fields	text[],
+	four_eyes			boolean		NOT NULL,
 	CONSTRAINT idem_rules_pkey PRIMARY KEY (intent)
 ) USING heap;
 COMMENT ON TABLE idem.idem_rules IS 'the policy of each intent; written by define_rule and drop_rule';

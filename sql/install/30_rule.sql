@@ -34,6 +34,7 @@
  *	resolver_role		only its members decide about the intent
  *	confidential_key	keys are kept as keyed digests only (false)
  *	confidential_fields	paths of params kept as keyed digests only
+ *	four_eyes			who drafted or revised an action does not approve it (false)
  *
  * Result: the rule in words, as describe_rule prints it.  A rule that is the same
  * as before is not written, nor is a line of the history.
@@ -62,13 +63,14 @@ CREATE FUNCTION idem.define_rule(
 	worker_role regrole DEFAULT NULL,
 	resolver_role regrole DEFAULT NULL,
 	confidential_key boolean DEFAULT NULL,
-	confidential_fields text[] DEFAULT NULL
+	confidential_fields text[] DEFAULT NULL,
+	four_eyes boolean DEFAULT NULL
 )
 RETURNS text
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idem_define_rule';
 
-COMMENT ON FUNCTION idem.define_rule(text, text, text, text, text, interval, interval, interval, boolean, int, int, interval, interval, interval, boolean, boolean, text, regrole, regrole, boolean, text[]) IS
+COMMENT ON FUNCTION idem.define_rule(text, text, text, text, text, interval, interval, interval, boolean, int, int, interval, interval, interval, boolean, boolean, text, regrole, regrole, boolean, text[], boolean) IS
 'states the whole rule of an intent, omitted settings by default, and returns it in words';
 
 /*

@@ -51,7 +51,7 @@ INSERT INTO pg_temp.contract VALUES
 (true, 'reconcile', 'intent text, external_refs text[], since timestamp with time zone', 'SETOF (kind text, external_ref text, action_id uuid, scope text, key text, state text, finished_at timestamp with time zone)'),
 (true, 'history_horizon', '', 'timestamp with time zone'),
 (false, 'after_restore', 'since timestamp with time zone, note text', 'bigint'),
-(true, 'define_rule', 'intent text, unique_by text, resolved_by text, [new_when text], [on_uncertain text], [provider_window interval], [settle interval], [lease interval], [marks_effect boolean], [max_attempts integer], [max_failures integer], [retry_delay interval], [keep_content interval], [keep_key interval], [requires_approval boolean], [scoped boolean], [rerun_by text], [worker_role regrole], [resolver_role regrole], [confidential_key boolean], [confidential_fields text[]]', 'text'),
+(true, 'define_rule', 'intent text, unique_by text, resolved_by text, [new_when text], [on_uncertain text], [provider_window interval], [settle interval], [lease interval], [marks_effect boolean], [max_attempts integer], [max_failures integer], [retry_delay interval], [keep_content interval], [keep_key interval], [requires_approval boolean], [scoped boolean], [rerun_by text], [worker_role regrole], [resolver_role regrole], [confidential_key boolean], [confidential_fields text[]], [four_eyes boolean]', 'text'),
 (true, 'drop_rule', 'intent text', 'void'),
 (true, 'describe_rule', 'intent text', 'text'),
 (false, 'apply_retention', 'intent text', NULL),
