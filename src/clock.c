@@ -162,7 +162,8 @@ compare(TimestampTz now, IdemDatabaseClock *clock)
 	{
 		reading.estimate = since_boot + offset;
 		reading.reach = IDEM_CLOCK_TOLERANCE;
-		reading.believed = Abs(now - reading.estimate) <= IDEM_CLOCK_TOLERANCE;
+		reading.believed = now - reading.estimate <= IDEM_CLOCK_TOLERANCE &&
+			reading.estimate - now <= IDEM_CLOCK_TOLERANCE;
 	}
 	else
 	{

@@ -59,7 +59,7 @@ typedef struct IdemRule
 
 extern const IdemRule *idem_rule_of(const char *intent, int len, bool required);
 extern const IdemRule *idem_rule_of_action(const IdemAction *action);
-extern void idem_raise_no_rule(const char *intent, bool is_missing) pg_attribute_noreturn();
+pg_noreturn extern void idem_raise_no_rule(const char *intent, bool is_missing);
 extern bool idem_rule_lets_act(const IdemRule *rule);
 extern bool idem_rule_lets_decide(const IdemRule *rule);
 extern bool idem_rule_lets_see(const IdemRule *rule, Oid user);
