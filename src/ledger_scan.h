@@ -39,8 +39,10 @@ typedef struct IdemWalk
 	BlockNumber *at;			/* the caller's: the last one that a row was
 								 * read from, also after an error */
 
-	/* where the caller steps over rows, else NULL: the one it is at, invalid
-	 * while it looks for the next, and those to pass over */
+	/*
+	 * where the caller steps over rows, else NULL: the one it is at, invalid
+	 * while it looks for the next, and those to pass over
+	 */
 	ItemPointer row;
 	ItemPointer skip;
 	int			nskip;

@@ -244,8 +244,10 @@ idem_maintenance_batch(IdemPass *pass, int batch)
 	{
 		bool		done;
 
-		/* an open double success is for a person to see first, and an action
-		 * whose rule is missing for an admin */
+		/*
+		 * an open double success is for a person to see first, and an action
+		 * whose rule is missing for an admin
+		 */
 		if ((row.finished_at != IDEM_NEVER && idem_double_open(&row)) ||
 			(row.ruled && idem_rule_of_action(&row)->is_missing))
 			done = false;

@@ -94,7 +94,7 @@ is_news(Oid relid, CmdType kind)
 	{
 		Oid			relid;
 		CmdType		kind;
-	}			heard[16];			/* four tables are written directly */
+	}			heard[16];		/* four tables are written directly */
 	static int	nheard = 0;
 	static TransactionId transaction = InvalidTransactionId;
 	static TimestampTz statement = 0;

@@ -141,10 +141,10 @@ idem_settings(void)
 	changed_meanwhile = false;
 
 	/*
-	 * The latest MVCC snapshot: an other one could miss a row that is just being
-	 * replaced, so that a pause or the current secret would be missing.  Each
-	 * version is asked for its visibility, since a scan by a MVCC snapshot would
-	 * take predicate locks.
+	 * The latest MVCC snapshot: an other one could miss a row that is just
+	 * being replaced, so that a pause or the current secret would be missing.
+	 * Each version is asked for its visibility, since a scan by a MVCC
+	 * snapshot would take predicate locks.
 	 */
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	slot = table_slot_create(rel, NULL);
