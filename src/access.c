@@ -38,6 +38,7 @@
 #include "miscadmin.h"
 #include "nodes/value.h"
 #include "parser/parse_func.h"
+#include "role.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
@@ -52,19 +53,22 @@
  * wait for each other there: XX000 "tuple concurrently updated" */
 #define SQL_LOCK_ACCESS \
 	"LOCK TABLE idem.idem_access IN SHARE ROW EXCLUSIVE MODE"
+#define HAS_ROLE "idem.role_here(a.role, a.role_oid, a.roles_of) OPERATOR(pg_catalog.=) $1"
 #define SQL_LEVEL_EXISTS \
 	"SELECT FROM idem.privileges WHERE level OPERATOR(pg_catalog.=) $1 LIMIT 1"
 #define SQL_REMEMBER \
-	"INSERT INTO idem.idem_access VALUES ($1, $2, $3, pg_catalog.clock_timestamp()) ON CONFLICT DO NOTHING"
+	"INSERT INTO idem.idem_access SELECT $4, $2, $3, pg_catalog.clock_timestamp(), $1, $5" \
+	" WHERE NOT EXISTS (SELECT FROM idem.idem_access a WHERE " HAS_ROLE " AND a.level OPERATOR(pg_catalog.=) $2)"
 #define SQL_FORGET \
-	"DELETE FROM idem.idem_access WHERE role OPERATOR(pg_catalog.=) $1 AND level OPERATOR(pg_catalog.=) $2"
+	"DELETE FROM idem.idem_access a WHERE (" HAS_ROLE " OR a.roles_of OPERATOR(pg_catalog.=) $3 AND a.role_oid OPERATOR(pg_catalog.=) $1)" \
+	" AND a.level OPERATOR(pg_catalog.=) $2"
 #define SQL_REVOKES \
 	"SELECT pg_catalog.format('REVOKE %s ON %s FROM %I', p.privilege, p.object, pg_catalog.pg_get_userbyid($1))" \
 	" FROM idem.privileges p"
 #define SQL_GRANTS \
-	"SELECT DISTINCT pg_catalog.format('GRANT %s ON %s TO %I', p.privilege, p.object, pg_catalog.pg_get_userbyid(a.role))" \
+	"SELECT DISTINCT pg_catalog.format('GRANT %s ON %s TO %I', p.privilege, p.object, pg_catalog.pg_get_userbyid($1))" \
 	" FROM idem.privileges p JOIN idem.idem_access a ON p.level OPERATOR(pg_catalog.=) a.level" \
-	" WHERE a.role OPERATOR(pg_catalog.=) $1"
+	" WHERE " HAS_ROLE
 
 PG_FUNCTION_INFO_V1(idem_grant_access);
 PG_FUNCTION_INFO_V1(idem_revoke_access);
@@ -199,8 +203,8 @@ run_listed(const char *sql, Oid role)
 static void
 change_access(FunctionCallInfo fcinfo, bool grant)
 {
-	Oid			types[3] = {REGROLEOID, TEXTOID, TEXTOID};
-	Datum		values[3];
+	Oid			types[5] = {OIDOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID};
+	Datum		values[5];
 	Oid			role;
 	bool		role_exists;
 	text	   *level;
@@ -233,9 +237,17 @@ change_access(FunctionCallInfo fcinfo, bool grant)
 				 errmsg("there is no level \"%s\"", idem_shown_text(level)),
 				 errhint("SELECT DISTINCT level FROM idem.privileges shows the levels.")));
 	if (grant)
-		idem_run(SQL_REMEMBER, 3, types, values, NULL, SPI_OK_INSERT);
+	{
+		values[3] = CStringGetTextDatum(GetUserNameFromId(role, false));
+		values[4] = CStringGetTextDatum(idem_roles_of());
+		idem_run(SQL_REMEMBER, 5, types, values, NULL, SPI_OK_INSERT);
+	}
 	else
-		idem_run(SQL_FORGET, 2, types, values, NULL, SPI_OK_DELETE);
+	{
+		/* of a role that was dropped here, its number is left */
+		values[2] = CStringGetTextDatum(idem_roles_of());
+		idem_run(SQL_FORGET, 3, types, values, NULL, SPI_OK_DELETE);
+	}
 	/* the owner has every right already, and would lose some by a revoke */
 	if (role_exists && role != GetUserId())
 	{

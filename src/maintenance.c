@@ -41,6 +41,7 @@
 #include "miscadmin.h"
 #include "place.h"
 #include "repeats.h"
+#include "role.h"
 #include "settings.h"
 #include "transition.h"
 #include "utils/resowner.h"
@@ -400,6 +401,8 @@ idem_run_maintenance(PG_FUNCTION_ARGS)
 			more = true;
 		}
 	} while (more && --left > 0);
+	idem_roles_refresh();
+	SPI_commit();
 	do
 	{
 		more = idem_repeats_write();

@@ -42,6 +42,7 @@
 #include "compat.h"
 #include "place.h"
 #include "access.h"
+#include "access/xact.h"
 #include "access/xlog.h"
 #include "arg.h"
 #include "catalog/pg_type.h"
@@ -51,6 +52,7 @@
 #include "executor/spi.h"
 #include "ledger.h"
 #include "miscadmin.h"
+#include "role.h"
 #include "settings.h"
 #include "utils/builtins.h"
 
@@ -175,7 +177,8 @@ Datum
 idem_accept_copy(PG_FUNCTION_ARGS)
 {
 	change_place(SQL_ACCEPT, SPI_OK_INSERT, "copy_accepted", idem_arg_label(fcinfo, 0));
-	/* what else depends on the place, such as the OIDs of roles, follows here */
+	if (idem_roles_accept())
+		ForceSyncCommit();
 	PG_RETURN_VOID();
 }
 

@@ -87,6 +87,10 @@ enum
 	RULE_CONFIDENTIAL_KEY,
 	RULE_CONFIDENTIAL_FIELDS,
 	RULE_FOUR_EYES,
+	/* what define_rule adds */
+	RULE_WORKER_ROLE_OID,
+	RULE_RESOLVER_ROLE_OID,
+	RULE_ROLES_OF,
 	RULE_NCOLS
 };
 
@@ -228,12 +232,23 @@ set_fields(IdemRule *rule, Datum fields)
 		rule->confidential_fields = names.data;
 }
 
+static void
+get_role(IdemRole *role, const Datum *v, const bool *n, int name, int oid, bool is_foreign)
+{
+	if (n[name])
+		return;
+	role->name = TextDatumGetCString(v[name]);
+	role->oid = n[oid] ? InvalidOid : DatumGetObjectId(v[oid]);
+	role->is_foreign = is_foreign;
+}
+
 /* the rule in a row of idem_rules, its strings in cache_context */
 static void
 rule_from_row(HeapTuple tuple, TupleDesc desc, IdemRule *rule)
 {
 	Datum		v[RULE_NCOLS];
 	bool		n[RULE_NCOLS];
+	bool		is_foreign;
 	MemoryContext old;
 
 	heap_deform_tuple(tuple, desc, v, n);
@@ -245,6 +260,9 @@ rule_from_row(HeapTuple tuple, TupleDesc desc, IdemRule *rule)
 	rule->resolved_by = TextDatumGetCString(v[RULE_RESOLVED_BY]);
 	rule->new_when = TextDatumGetCString(v[RULE_NEW_WHEN]);
 	rule->rerun_by = TextDatumGetCString(v[RULE_RERUN_BY]);
+	is_foreign = strcmp(TextDatumGetCString(v[RULE_ROLES_OF]), idem_roles_of()) != 0;
+	get_role(&rule->worker_role, v, n, RULE_WORKER_ROLE, RULE_WORKER_ROLE_OID, is_foreign);
+	get_role(&rule->resolver_role, v, n, RULE_RESOLVER_ROLE, RULE_RESOLVER_ROLE_OID, is_foreign);
 	set_fields(rule, n[RULE_CONFIDENTIAL_FIELDS] ? (Datum) 0 : v[RULE_CONFIDENTIAL_FIELDS]);
 	MemoryContextSwitchTo(old);
 
@@ -260,10 +278,8 @@ rule_from_row(HeapTuple tuple, TupleDesc desc, IdemRule *rule)
 	rule->keep_key = *DatumGetIntervalP(v[RULE_KEEP_KEY]);
 	rule->requires_approval = DatumGetBool(v[RULE_REQUIRES_APPROVAL]);
 	rule->scoped = DatumGetBool(v[RULE_SCOPED]);
-	rule->worker_role = n[RULE_WORKER_ROLE] ? InvalidOid : DatumGetObjectId(v[RULE_WORKER_ROLE]);
 	rule->confidential_key = DatumGetBool(v[RULE_CONFIDENTIAL_KEY]);
 	rule->four_eyes = DatumGetBool(v[RULE_FOUR_EYES]);
-	rule->resolver_role = n[RULE_RESOLVER_ROLE] ? InvalidOid : DatumGetObjectId(v[RULE_RESOLVER_ROLE]);
 }
 
 /* reads one row of idem_rules; false where the snapshot shows none */
@@ -375,20 +391,18 @@ idem_rule_of_action(const IdemAction *action)
 	return rule->intent == NULL && action->ruled ? &missing : rule;
 }
 
-/* a role that was dropped matches nobody, not even a superuser */
+/* members only, where a role is named */
 static bool
-is_member(Oid user, Oid role)
+lets_in(const IdemRole *role, Oid user)
 {
-	return SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)) &&
-		has_privs_of_role(user, role);
+	return role->name == NULL || idem_role_has_member(role, user);
 }
 
 /* may the caller claim, take and report? */
 bool
 idem_rule_lets_act(const IdemRule *rule)
 {
-	return !rule->is_missing &&
-		(!OidIsValid(rule->worker_role) || is_member(GetUserId(), rule->worker_role));
+	return !rule->is_missing && lets_in(&rule->worker_role, GetUserId());
 }
 
 /*
@@ -399,7 +413,7 @@ bool
 idem_rule_lets_decide(const IdemRule *rule)
 {
 	return !rule->is_missing &&
-		(!OidIsValid(rule->resolver_role) || is_member(GetUserId(), rule->resolver_role)) &&
+		lets_in(&rule->resolver_role, GetUserId()) &&
 		idem_is_operator(GetUserId());
 }
 
@@ -412,15 +426,15 @@ idem_rule_lets_decide(const IdemRule *rule)
 bool
 idem_rule_lets_see(const IdemRule *rule, Oid user)
 {
-	bool		acts = OidIsValid(rule->worker_role);
-	bool		decides = OidIsValid(rule->resolver_role);
+	bool		acts = rule->worker_role.name != NULL;
+	bool		decides = rule->resolver_role.name != NULL;
 
 	if (rule->is_missing)
 		return idem_is_owner(user);
 	if (!acts && !decides)
 		return true;
-	return (acts && is_member(user, rule->worker_role)) ||
-		(decides && is_member(user, rule->resolver_role)) ||
+	return (acts && idem_role_has_member(&rule->worker_role, user)) ||
+		(decides && idem_role_has_member(&rule->resolver_role, user)) ||
 		(!decides && idem_is_operator(user)) ||
 		idem_is_owner(user);
 }
@@ -528,14 +542,18 @@ count_arg(FunctionCallInfo fcinfo, int n, const char *name, int32 otherwise)
 	return PG_GETARG_INT32(n);
 }
 
-static Oid
+static IdemRole
 role_arg(FunctionCallInfo fcinfo, int n, const char *name)
 {
+	IdemRole	role = {0};
+
 	if (PG_ARGISNULL(n))
-		return InvalidOid;
-	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(PG_GETARG_OID(n))))
+		return role;
+	role.oid = PG_GETARG_OID(n);
+	role.name = GetUserNameFromId(role.oid, true);
+	if (role.name == NULL)
 		bad_setting(name, "an existing role");
-	return PG_GETARG_OID(n);
+	return role;
 }
 
 /* on the calendar, whenever an action ends: months and years differ in length */
@@ -639,7 +657,7 @@ usec_datum(int64 usec)
 #define SQL_DELETE_RULE \
 	"DELETE FROM idem.idem_rules WHERE intent OPERATOR(pg_catalog.=) $1"
 #define RULE_PARAMS \
-	"$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22"
+	"$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25"
 /* by the bytes: 30 days are another interval than a month */
 #define SQL_SAME_RULE \
 	"SELECT FROM idem.idem_rules r WHERE intent OPERATOR(pg_catalog.=) $1" \
@@ -647,7 +665,8 @@ usec_datum(int64 usec)
 #define SQL_INSERT_RULE \
 	"INSERT INTO idem.idem_rules VALUES (" RULE_PARAMS ")"
 #define SQL_SHOW_RULE \
-	"SELECT pg_catalog.to_jsonb(r) FROM idem.idem_rules r WHERE intent OPERATOR(pg_catalog.=) $1"
+	"SELECT pg_catalog.to_jsonb(r) OPERATOR(pg_catalog.-) '{worker_role_oid,resolver_role_oid,roles_of}'::pg_catalog.text[]" \
+	" FROM idem.idem_rules r WHERE intent OPERATOR(pg_catalog.=) $1"
 #define SQL_KEEP_RESTRICTED \
 	"INSERT INTO idem.idem_state (kind, name, role, since)" \
 	" SELECT 'restricted', r.intent, $2, pg_catalog.clock_timestamp() FROM idem.idem_rules r" \
@@ -735,6 +754,16 @@ check_confidentiality(const IdemRule *rule)
 				 errhint("Use another intent, or wait until the last action has been forgotten.")));
 }
 
+static void
+put_role(const IdemRole *role, Datum *v, char *nulls, int name, int oid)
+{
+	if (role->name == NULL)
+		nulls[name] = nulls[oid] = 'n';
+	else
+		v[name] = CStringGetTextDatum(role->name);
+	v[oid] = ObjectIdGetDatum(role->oid);
+}
+
 /*
  * Stores the rule in place of an older one; false where it is stored as it is.
  * Caller has connected SPI and locked idem_rules.
@@ -747,8 +776,8 @@ store_rule(const IdemRule *rule, Datum fields, const char *role)
 	static Oid	types[RULE_NPARAMS] = {
 		TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, INTERVALOID, INTERVALOID,
 		INTERVALOID, BOOLOID, INT4OID, INT4OID, INTERVALOID, INTERVALOID,
-		INTERVALOID, BOOLOID, BOOLOID, TEXTOID, REGROLEOID, REGROLEOID,
-		BOOLOID, TEXTARRAYOID, BOOLOID
+		INTERVALOID, BOOLOID, BOOLOID, TEXTOID, TEXTOID, TEXTOID,
+		BOOLOID, TEXTARRAYOID, BOOLOID, OIDOID, OIDOID, TEXTOID
 	};
 	Datum		v[RULE_NPARAMS];
 	char		nulls[RULE_NPARAMS];
@@ -756,10 +785,6 @@ store_rule(const IdemRule *rule, Datum fields, const char *role)
 	memset(nulls, ' ', sizeof(nulls));
 	if (rule->provider_window == 0)
 		nulls[RULE_PROVIDER_WINDOW] = 'n';
-	if (!OidIsValid(rule->worker_role))
-		nulls[RULE_WORKER_ROLE] = 'n';
-	if (!OidIsValid(rule->resolver_role))
-		nulls[RULE_RESOLVER_ROLE] = 'n';
 	v[RULE_INTENT] = CStringGetTextDatum(rule->intent);
 	v[RULE_UNIQUE_BY] = CStringGetTextDatum(rule->unique_by);
 	v[RULE_RESOLVED_BY] = CStringGetTextDatum(rule->resolved_by);
@@ -777,8 +802,9 @@ store_rule(const IdemRule *rule, Datum fields, const char *role)
 	v[RULE_REQUIRES_APPROVAL] = BoolGetDatum(rule->requires_approval);
 	v[RULE_SCOPED] = BoolGetDatum(rule->scoped);
 	v[RULE_RERUN_BY] = CStringGetTextDatum(rule->rerun_by);
-	v[RULE_WORKER_ROLE] = ObjectIdGetDatum(rule->worker_role);
-	v[RULE_RESOLVER_ROLE] = ObjectIdGetDatum(rule->resolver_role);
+	put_role(&rule->worker_role, v, nulls, RULE_WORKER_ROLE, RULE_WORKER_ROLE_OID);
+	put_role(&rule->resolver_role, v, nulls, RULE_RESOLVER_ROLE, RULE_RESOLVER_ROLE_OID);
+	v[RULE_ROLES_OF] = CStringGetTextDatum(idem_roles_of());
 	v[RULE_CONFIDENTIAL_KEY] = BoolGetDatum(rule->confidential_key);
 	v[RULE_CONFIDENTIAL_FIELDS] = fields;
 	v[RULE_FOUR_EYES] = BoolGetDatum(rule->four_eyes);
@@ -829,11 +855,11 @@ record_change(const char *event, const char *intent, Jsonb *detail)
 }
 
 static const char *
-role_name(Oid role)
+members_of(const IdemRole *role)
 {
-	char	   *name = GetUserNameFromId(role, true);
-
-	return name != NULL ? name : "a role that was dropped, so nobody";
+	if (!OidIsValid(idem_role_here(role)))
+		return psprintf("nobody, since %s is no role here", role->name);
+	return psprintf("members of %s", idem_role_name(role));
 }
 
 /* "what makes an action unique, ..." in words that follow from the settings */
@@ -880,10 +906,10 @@ describe(const IdemRule *rule, const char *intent)
 	if (rule->requires_approval)
 		appendStringInfo(&s, "Nothing is handed out before a person has approved the draft%s.\n",
 						 rule->four_eyes ? ", who has neither drafted nor revised it" : "");
-	if (OidIsValid(rule->worker_role))
-		appendStringInfo(&s, "Who may act: members of %s.\n", role_name(rule->worker_role));
-	if (OidIsValid(rule->resolver_role))
-		appendStringInfo(&s, "Who may decide: members of %s.\n", role_name(rule->resolver_role));
+	if (rule->worker_role.name != NULL)
+		appendStringInfo(&s, "Who may act: %s.\n", members_of(&rule->worker_role));
+	if (rule->resolver_role.name != NULL)
+		appendStringInfo(&s, "Who may decide: %s.\n", members_of(&rule->resolver_role));
 	if (rule->confidential_key)
 		appendStringInfoString(&s, "Its keys are kept as keyed digests only.\n");
 	if (rule->confidential_fields != NULL)

@@ -15,6 +15,7 @@
 
 #include "idem_action.h"
 #include "nodes/pg_list.h"
+#include "role.h"
 
 /* what to do with an attempt whose outcome is not known */
 typedef enum IdemOnUncertain
@@ -48,8 +49,8 @@ typedef struct IdemRule
 	bool		requires_approval;
 	bool		scoped;
 	const char *rerun_by;
-	Oid			worker_role;
-	Oid			resolver_role;
+	IdemRole	worker_role;
+	IdemRole	resolver_role;
 	bool		confidential_key;
 	List	   *confidential_paths; /* of lists of steps, see conceal.c */
 	bool		four_eyes;		/* who drafted or revised does not approve */

@@ -60,6 +60,7 @@
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "repeats.h"
+#include "role.h"
 #include "settings.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
@@ -478,6 +479,19 @@ write_repeats(int64 until)
 	}
 }
 
+/* once a pass: the names of roles as they are now */
+static void
+refresh_roles(void)
+{
+	IdemOwner	self;
+
+	if (begin(&self))
+	{
+		idem_roles_refresh();
+		commit(&self);
+	}
+}
+
 /* a key can't be called back, so a pass says how many it let go */
 static void
 say_forgotten(IdemDatabase *database, const char *name)
@@ -531,6 +545,7 @@ work(IdemDatabase *database, IdemPass *pass, const char *name, Oid *ledger)
 	{
 		int64		rest = REST_FACTOR * database->pass_walk;
 
+		refresh_roles();
 		say_forgotten(database, name);
 		database->last_pass = GetCurrentTimestamp();
 		database->rest_until = now + Max(rest, LEAST_REST);

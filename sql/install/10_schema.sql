@@ -175,14 +175,19 @@ CREATE TABLE idem.idem_rules (
 	requires_approval	boolean		NOT NULL,
 	scoped				boolean		NOT NULL,
 	rerun_by			text COLLATE "C" NOT NULL,
-	worker_role			regrole,
-	resolver_role		regrole,
+	worker_role			text COLLATE "C",
+	resolver_role		text COLLATE "C",
 	confidential_key	boolean		NOT NULL,
 	confidential_fields	text[],
 	four_eyes			boolean		NOT NULL,
+	worker_role_oid		oid,
+	resolver_role_oid	oid,
+	roles_of			text COLLATE "C" NOT NULL,
 	CONSTRAINT idem_rules_pkey PRIMARY KEY (intent)
 ) USING heap;
 COMMENT ON TABLE idem.idem_rules IS 'the policy of each intent; written by define_rule and drop_rule';
+COMMENT ON COLUMN idem.idem_rules.worker_role_oid IS '0: the role was dropped, and matches nobody whatever is called so now';
+COMMENT ON COLUMN idem.idem_rules.roles_of IS 'system identifier and database in which the OIDs are those of the roles; elsewhere their names decide';
 
 /* repeats by action and delivery, flushed from shared memory in batches */
 CREATE TABLE idem.idem_repeats (
@@ -204,13 +209,16 @@ COMMENT ON COLUMN idem.idem_repeats.action_id IS 'all zero where the action is g
 COMMENT ON COLUMN idem.idem_repeats.delivery IS 'hash of the delivery, or of intent and source where the action is gone: finds the row that a repeat is added to';
 
 CREATE TABLE idem.idem_access (
-	role				regrole		NOT NULL,
+	role				text COLLATE "C" NOT NULL,
 	level				text COLLATE "C" NOT NULL CHECK (level = ANY (ARRAY['worker', 'operator', 'admin', 'analyst'])),
 	granted_by			text		NOT NULL,
 	granted_at			timestamptz	NOT NULL,
-	CONSTRAINT idem_access_pkey PRIMARY KEY (role, level)
+	role_oid			oid			NOT NULL,
+	roles_of			text COLLATE "C" NOT NULL,
+	CONSTRAINT idem_access_pkey PRIMARY KEY (role_oid, level, roles_of)
 ) USING heap;
 COMMENT ON TABLE idem.idem_access IS 'who was given which level by grant_access';
+COMMENT ON COLUMN idem.idem_access.roles_of IS 'system identifier and database in which role_oid is the role''s; elsewhere its name decides';
 
 CREATE TABLE idem.idem_state (
 	kind				text COLLATE "C" NOT NULL CHECK (kind = ANY (ARRAY['ledger', 'accepted', 'clock', 'secret', 'current', 'pause', 'restricted', 'ruled'])),

@@ -3,6 +3,22 @@
  */
 
 /*
+ * idem.role_here(role text, role_oid oid, roles_of text) returns oid
+ *
+ * The role that a rule or a level names, as it is stored in idem_rules and
+ * idem_access; null where it is none of this cluster's.
+ *
+ * Errors: none.  Stable.
+ */
+CREATE FUNCTION idem.role_here(role text, role_oid oid, roles_of text)
+RETURNS oid
+LANGUAGE C STABLE STRICT PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'idem_role_here_sql';
+
+COMMENT ON FUNCTION idem.role_here(text, oid, text) IS
+'the role that a rule or a level names; null where it is none of this cluster''s';
+
+/*
  * idem.grant_access(role, level) returns void
  *
  * Gives a role what a level may do, and remembers it.

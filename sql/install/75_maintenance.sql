@@ -183,6 +183,14 @@ SELECT current_database() AS database, w.last_pass, b.purge_backlog, b.lease_bac
 		(SELECT format('no rule for %s, which had one: calls about its actions are denied and passes leave them alone until idem.define_rule()', string_agg(DISTINCT quote_literal(m.intent), ', '))
 			FROM (SELECT unnest(b.without_rule) UNION ALL SELECT i.name FROM idem.idem_state i WHERE i.kind = 'ruled') AS m (intent)
 			WHERE m.intent NOT IN (SELECT r.intent FROM idem.idem_rules r) HAVING count(*) > 0),
+		(SELECT format('the rule of %L names %s, which is no role here: nobody is in it until idem.define_rule()', d.intent, d.names)
+			|| CASE WHEN d.n > 1 THEN format(', nor are roles of %s other rules', d.n - 1) ELSE '' END
+			FROM (SELECT r.intent, concat_ws(' and ', quote_ident(x.role), quote_ident(y.role)) AS names, count(*) OVER () AS n
+				FROM idem.idem_rules r
+					LEFT JOIN LATERAL (SELECT r.worker_role AS role WHERE idem.role_here(r.worker_role, r.worker_role_oid, r.roles_of) IS NULL) x ON true
+					LEFT JOIN LATERAL (SELECT r.resolver_role AS role WHERE idem.role_here(r.resolver_role, r.resolver_role_oid, r.roles_of) IS NULL) y ON true
+				WHERE x.role IS NOT NULL OR y.role IS NOT NULL ORDER BY r.intent LIMIT 1) d),
+		(SELECT format('idem.access names %s, which is no role here', string_agg(DISTINCT quote_ident(a.role), ', ')) FROM idem.idem_access a WHERE idem.role_here(a.role, a.role_oid, a.roles_of) IS NULL HAVING count(*) > 0),
 		w.problem,
 		idem.clock_problem(),
 		CASE WHEN w.last_pass > clock_timestamp() THEN format('last_pass lies ahead by %s: the clock was set back', w.last_pass - clock_timestamp()) END,

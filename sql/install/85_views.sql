@@ -97,12 +97,21 @@ SELECT a.finished_at, a.action_id, a.scope, a.intent, a.key, a.generation, a.att
 FROM idem.idem_actions a WHERE a.state = 'completed' AND coalesce(a.ended_by, 'succeeded') = 'succeeded';
 
 CREATE VIEW idem.all_rules AS
-SELECT r.* FROM idem.idem_rules r;
+SELECT r.intent, r.unique_by, r.resolved_by, r.new_when, r.on_uncertain, r.provider_window, r.settle, r.lease,
+	r.marks_effect, r.max_attempts, r.max_failures, r.retry_delay, r.keep_content, r.keep_key,
+	r.requires_approval, r.scoped, r.rerun_by,
+	coalesce(pg_get_userbyid(idem.role_here(r.worker_role, r.worker_role_oid, r.roles_of)), r.worker_role) AS worker_role,
+	coalesce(pg_get_userbyid(idem.role_here(r.resolver_role, r.resolver_role_oid, r.roles_of)), r.resolver_role) AS resolver_role,
+	r.confidential_key, r.confidential_fields, r.four_eyes
+FROM idem.idem_rules r;
 
 CREATE VIEW idem.access WITH (security_barrier) AS
-SELECT a.role, a.level, a.granted_by, a.granted_at FROM idem.idem_access a;
+SELECT coalesce(pg_get_userbyid(h.role_id), a.role) AS role, a.level, a.granted_by, a.granted_at, h.role_id
+FROM idem.idem_access a, LATERAL (SELECT idem.role_here(a.role, a.role_oid, a.roles_of)::regrole AS role_id) h;
 
 COMMENT ON VIEW idem.access IS 'who was given which level';
+COMMENT ON COLUMN idem.access.role IS 'its name';
+COMMENT ON COLUMN idem.access.role_id IS 'the role, to pass to grant_access and revoke_access; null where there is none';
 
 /*
  * What waits for a person: who resolves it, what to search for, and the exact

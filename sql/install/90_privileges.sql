@@ -24,6 +24,7 @@ WITH listed (levels, privilege, objects) AS (
 		FUNCTION idem.provider_key,
 		FUNCTION idem.quote_label,
 		FUNCTION idem.may_see,
+		FUNCTION idem.role_here,
 		FUNCTION idem.worker_state,
 		FUNCTION idem.clock_problem,
 		FUNCTION idem.library_version,

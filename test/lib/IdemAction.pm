@@ -177,8 +177,8 @@ sub aged_past
 # The SQLSTATE with which a statement fails; '' where it does not.
 sub sqlstate
 {
-	my ($self, $sql) = @_;
-	my (undef, undef, $stderr) = $self->psql('postgres', "\\set VERBOSITY sqlstate\n$sql");
+	my ($self, $sql, $database) = @_;
+	my (undef, undef, $stderr) = $self->psql($database // 'postgres', "\\set VERBOSITY sqlstate\n$sql");
 
 	return $stderr =~ /(?:ERROR|FATAL|PANIC):\s+(\w{5})$/m ? $1 : '';
 }

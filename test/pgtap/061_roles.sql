@@ -5,7 +5,7 @@
 --
 -- Rows: REQUIREMENTS A19.
 --
-SELECT plan(32);
+SELECT plan(38);
 
 CREATE ROLE regress_idem_billing;
 CREATE ROLE regress_idem_leads;
@@ -61,11 +61,21 @@ SET ROLE regress_idem_in;
 SELECT throws_ok($$SELECT idem.claim_action('inv-4', 'charge', in_transaction => true)$$, 'IA008', NULL, 'dropped: nobody acts');
 RESET ROLE;
 SELECT throws_ok($$SELECT idem.claim_action('inv-4', 'charge', in_transaction => true)$$, 'IA008', NULL, 'not even a superuser');
+REVOKE regress_idem_leads FROM regress_idem_lead;
+DROP ROLE regress_idem_leads;
+SELECT is((SELECT count(*) FROM idem.rules WHERE intent = 'charge'), 1::bigint, 'both roles dropped: a superuser sees the rule');
+SELECT is((SELECT count(*) FROM idem.actions), 2::bigint, 'and its actions');
+SELECT matches((SELECT problem FROM idem.worker_status), 'the rule of ''charge'' names regress_idem_billing and regress_idem_leads, which is no role here', 'the problem names the rule and the roles, as they were called when it was stored');
+SELECT matches(idem.describe_rule('charge'), 'Who may decide: nobody, since regress_idem_leads is no role here', 'the rule says it in words');
+SELECT idem.define_rule('charge', 'the invoice', 'billing', worker_role => 'regress_idem_in', resolver_role => 'regress_idem_lead') \g /dev/null
+SELECT is((SELECT outcome FROM idem.claim_action('inv-4', 'charge')), 'claimed', 'define_rule mends it');
+SELECT unalike((SELECT problem FROM idem.worker_status), '%charge%', 'and the problem is gone');
+SELECT idem.define_rule('charge', 'the invoice', 'billing') \g /dev/null
 
 SELECT idem.revoke_access('regress_idem_in', 'worker'), idem.revoke_access('regress_idem_out', 'worker'),
 	idem.revoke_access('regress_idem_out', 'operator'), idem.revoke_access('regress_idem_lead', 'operator') \g /dev/null
-DROP OWNED BY regress_idem_in, regress_idem_out, regress_idem_lead, regress_idem_leads;
-DROP ROLE regress_idem_in, regress_idem_out, regress_idem_lead, regress_idem_leads;
+DROP OWNED BY regress_idem_in, regress_idem_out, regress_idem_lead;
+DROP ROLE regress_idem_in, regress_idem_out, regress_idem_lead;
 -- the owner has every right already
 RESET ROLE;
 SELECT idem.grant_access(current_user::regrole, 'analyst') \g /dev/null

@@ -137,7 +137,7 @@ SET SESSION AUTHORIZATION regress_idem_analyst;
 SELECT key, state, external_ref, error, source, event_id, provider_key = :'id' AS provider_key_is_id FROM idem.actions WHERE intent = 'privileges' AND key IN ('1', '4') ORDER BY key;
 SELECT event, attempt, role, detail FROM idem.history WHERE action_id = :'id4' AND event = 'failed' AND detail ? 'effect';
 SELECT intent, unique_by FROM idem.rules WHERE intent = 'privileges';
-SELECT role, level FROM idem.access WHERE role::text LIKE 'regress_idem_%' ORDER BY role::text;
+SELECT role, level FROM idem.access WHERE role LIKE 'regress_idem_%' ORDER BY role;
 SELECT count(*) > 0 AS privileges FROM idem.privileges;
 SELECT split_part(idem.describe_rule('privileges'), E'\n', 1) AS described;
 SELECT outcome FROM idem.claim_action('7', 'privileges');
@@ -165,7 +165,7 @@ SELECT idem.drop_rule('privileges of admins');
 SELECT outcome FROM idem.claim_action('8', 'privileges');
 SELECT count(*) > 0 AS actions FROM idem.actions;
 SELECT idem.grant_access('regress_idem_nobody', 'analyst');
-SELECT level, granted_by, granted_at BETWEEN now() - interval '1 min' AND clock_timestamp() AS just_now FROM idem.access WHERE role = 'regress_idem_nobody'::regrole;
+SELECT level, granted_by, granted_at BETWEEN now() - interval '1 min' AND clock_timestamp() AS just_now FROM idem.access WHERE role = 'regress_idem_nobody';
 SELECT idem.revoke_access('regress_idem_nobody', 'analyst');
 SELECT count(*) FROM idem.idem_actions;
 UPDATE idem.idem_rules SET max_attempts = 1000;
@@ -192,19 +192,19 @@ SELECT idem.grant_access('regress_idem_nobody', 'analyst');
 SELECT pg_temp.may('regress_idem_nobody');
 SELECT idem.grant_access('regress_idem_nobody', 'admin');
 SELECT pg_temp.may('regress_idem_nobody');
-SELECT level FROM idem.access WHERE role = 'regress_idem_nobody'::regrole ORDER BY level;
+SELECT level FROM idem.access WHERE role = 'regress_idem_nobody' ORDER BY level;
 SELECT idem.revoke_access('regress_idem_nobody', 'admin');
 SELECT pg_temp.may('regress_idem_nobody');
 SELECT idem.revoke_access('regress_idem_nobody', 'worker');
 SELECT pg_temp.may('regress_idem_nobody');
 -- twice is once
 SELECT idem.grant_access('regress_idem_nobody', 'analyst');
-SELECT level FROM idem.access WHERE role = 'regress_idem_nobody'::regrole;
+SELECT level FROM idem.access WHERE role = 'regress_idem_nobody';
 SELECT idem.revoke_access('regress_idem_nobody', 'worker');
 SELECT pg_temp.may('regress_idem_nobody');
 SELECT idem.revoke_access('regress_idem_nobody', 'analyst');
 SELECT pg_temp.may('regress_idem_nobody');
-SELECT level FROM idem.access WHERE role = 'regress_idem_nobody'::regrole;
+SELECT level FROM idem.access WHERE role = 'regress_idem_nobody';
 -- rolled back, it has not been granted
 BEGIN;
 SELECT idem.grant_access('regress_idem_nobody', 'worker');
@@ -254,7 +254,7 @@ SELECT pg_temp.may('regress_idem_nobody'), has_schema_privilege('regress_idem_no
 --
 -- Cleaning up
 --
-SELECT count(idem.revoke_access(role, level)) FROM idem.access WHERE role::text LIKE 'regress_idem_%';
+SELECT count(idem.revoke_access(role_id, level)) FROM idem.access WHERE role LIKE 'regress_idem_%';
 DROP OWNED BY regress_idem_admin;	-- what it has planted
 DROP ROLE regress_idem_service, regress_idem_nobody, regress_idem_worker, regress_idem_operator, regress_idem_analyst, regress_idem_admin;
 SELECT count(*) FROM idem.access;

@@ -139,10 +139,10 @@ foreach my $format (sort keys %restore)
 	is($node->safe_psql($format, $history), $before{$history}, "$name: the history tells the same");
 
 	# GRANT is no data: the levels are there, and giving them again is enough
-	$node->safe_psql($format, 'SELECT idem.grant_access(role, level) FROM idem.access') if $format eq 'data_only';
+	$node->safe_psql($format, 'SELECT idem.grant_access(role_id, level) FROM idem.access WHERE role_id IS NOT NULL') if $format eq 'data_only';
 	is($node->safe_psql($format, $rights), $before{$rights}, "$name: who may what is the same");
 	is($node->safe_psql($format, q{SELECT string_agg(role || ' ' || level, ', ' ORDER BY level) FROM idem.access}),
-		'"regress_idem Auditor" analyst, regress_idem_service worker',
+		'regress_idem Auditor analyst, regress_idem_service worker',
 		"$name: the levels are there");
 
 	# the claims of before, asked for again

@@ -166,7 +166,7 @@ my $calls = q{
 	SELECT idem.grant_access('attacker', 'admin');
 	SELECT idem.revoke_access('attacker', 'admin');
 	SELECT idem.grant_access('attacker', 'analyst');
-	SELECT idem.may_see('act'), idem.may_see('act', 10::pg_catalog.oid);
+	SELECT idem.may_see('act'), idem.may_see('act', 10::pg_catalog.oid), idem.role_here('attacker', 10, 'elsewhere') IS NOT NULL;
 	SELECT idem.library_version() IS NOT NULL, idem.timeline() IS NOT NULL, idem.place() IS NOT NULL;
 	SELECT idem.action_key('a', 'b'), idem.period_key('2026-11-29 12:00+00', 'week', 'Europe/Berlin'), idem.action_id('a', 'act') IS NOT NULL;
 
