@@ -17,7 +17,8 @@
 typedef struct IdemRole
 {
 	const char *name;			/* NULL: no role is named */
-	Oid			oid;			/* where it was stored; 0: it was dropped there */
+	Oid			oid;			/* where it was stored; 0: it was dropped
+								 * there */
 	bool		is_foreign;		/* stored elsewhere */
 } IdemRole;
 
