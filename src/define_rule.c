@@ -27,6 +27,7 @@
 #include "arg.h"
 #include "blank.h"
 #include "catalog/pg_type.h"
+#include "confirm.h"
 #include "errors.h"
 #include "executor/spi.h"
 #include "key.h"
@@ -493,6 +494,9 @@ idem_define_rule(PG_FUNCTION_ARGS)
 	if (detail != NULL)
 		record_change("rule_defined", rule.intent, detail);
 	SPI_finish();
+	/* the same rule may be another session's, not confirmed yet */
+	if (detail == NULL)
+		idem_confirm_all();
 
 	PG_RETURN_TEXT_P(cstring_to_text(describe(&rule, rule.intent)));
 }
