@@ -86,6 +86,12 @@ $session->quit;
 $made->safe_psql('postgres', 'CALL idem.run_maintenance()');
 like($made->safe_psql('postgres', $stored), qr/mail held t/, 'the next one follows the rename');
 
+# the background worker does the same
+$made->safe_psql('postgres', q{ALTER SYSTEM SET idem_action.worker = on});
+$made->safe_psql('postgres', q{ALTER SYSTEM SET idem_action.naptime = '1s'});
+$made->safe_psql('postgres', 'SELECT pg_reload_conf(); ALTER ROLE held RENAME TO renamed');
+ok($made->poll_query_until('postgres', q{SELECT worker_role = 'renamed' FROM idem.idem_rules WHERE intent = 'mail'}), 'a pass in the background follows a rename');
+
 # --- where the numbers are others' ------------------------------------------
 
 sub restored
