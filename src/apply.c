@@ -156,7 +156,7 @@ idem_apply(IdemLedger *ledger, const pg_uuid_t *id, IdemRequest *r, IdemVerdict 
 		}
 		idem_ledger_read(ledger, &row);
 		r->paused = idem_is_paused(row.intent);
-		if (IDEM_IS_DECISION(r->call))
+		if (idem_class_of(r->call) == IDEM_CLASS_DECISION)
 		{
 			r->role = GetUserNameFromId(GetUserId(), false);
 			r->by_resolver = idem_rule_lets_decide(r->rule);

@@ -402,9 +402,9 @@ idem_answer_from_past(IdemVerdict *v, const IdemRequest *r)
 		IdemPast   *past = lfirst(lc);
 		const IdemPast *since;
 
-		if (IDEM_IS_DECISION(r->call) ? !same_decision(past, &v->after, r) : !same_report(past, r))
+		if (idem_class_of(r->call) == IDEM_CLASS_DECISION ? !same_decision(past, &v->after, r) : !same_report(past, r))
 			continue;
-		since = IDEM_IS_DECISION(r->call) ? last_since(r, revision_made(past)) : NULL;
+		since = idem_class_of(r->call) == IDEM_CLASS_DECISION ? last_since(r, revision_made(past)) : NULL;
 		v->accepted = since == NULL && idem_detail_bool(past->detail, "accepted");
 		v->note = since == NULL ? idem_detail_string(past->detail, "note") :
 			psprintf("accepted before, but it does not stand any more: %s, and the action is at revision " INT64_FORMAT " now",

@@ -45,7 +45,7 @@
 #include "clock.h"
 #include "utils/builtins.h"
 
-/* where an action stands when a call arrives: the rows of the table */
+/* where an action stands when a call arrives */
 typedef enum Situation
 {
 	PENDING_DUE,
@@ -61,184 +61,66 @@ typedef enum Situation
 
 #define NSITUATIONS (CANCELLED + 1)
 
-/* the columns: a call, and by whose claim it comes */
+/*
+ * What arrives, and what it does in each situation, in the order of the enum above:
+ * the columns are PENDING_DUE, PENDING_LATER, UNAPPROVED, HELD, LAPSED, COMPLETED,
+ * FAILED, ATTENTION, CANCELLED.  A claim is also a take or the sweep; BEGIN and EXTEND
+ * by an earlier claim are lost in any case; SEARCHED is a search that found nothing or
+ * cannot tell; EARLIER_... are reports by a claim that is not the last one; from REVISE
+ * on people decide.  A cell that is left out does not compile.  docs/states.md shows the
+ * table, and a check compares both.
+ */
+#define TRANSITIONS(ON) \
+	ON(CLAIM, claim_pending, tell_state, claim_unapproved, claim_held, claim_lapsed, \
+	   tell_state, tell_state, tell_state, tell_state) \
+	ON(BEGIN, lost_claim, lost_claim, lost_claim, begin, begin, lost_claim, lost_claim, \
+	   lost_claim, lost_claim) \
+	ON(EXTEND, lost_claim, lost_claim, lost_claim, extend, extend, lost_claim, \
+	   lost_claim, lost_claim, lost_claim) \
+	ON(SUCCESS, complete_late, complete_late, complete_late, complete, complete, \
+	   complete_again, late_result, complete_doubtful, late_result) \
+	ON(FAILURE, evidence, evidence, evidence, fail, fail, evidence, evidence, \
+	   fail_doubtful, evidence) \
+	ON(RELEASE, evidence, evidence, evidence, release, release, evidence, evidence, \
+	   release_doubtful, evidence) \
+	ON(SEARCHED, evidence, evidence, evidence, searched, searched, evidence, evidence, \
+	   evidence, evidence) \
+	ON(EARLIER_SUCCESS, late_result, late_result, late_result, late_result, \
+	   late_result, second_result, late_result, late_result, late_result) \
+	ON(EARLIER_OTHER, evidence, evidence, evidence, evidence, evidence, evidence, \
+	   evidence, evidence, evidence) \
+	ON(REVISE, revise, revise, revise, refuse_revise, refuse_revise, refuse_revise, \
+	   refuse_revise, refuse_revise, refuse_revise) \
+	ON(APPROVE, approve, approve, approve, refuse_approve, refuse_approve, \
+	   refuse_approve, refuse_approve, refuse_approve, refuse_approve) \
+	ON(CANCEL, cancel, cancel, cancel, cancel_held, cancel_held, refuse_cancel, cancel, \
+	   refuse_cancel_doubtful, cancel_again) \
+	ON(RESOLVE, resolve, resolve, resolve, resolve_held, resolve, resolve_completed, \
+	   resolve, resolve, resolve) \
+	ON(RERUN, refuse_rerun, refuse_rerun, refuse_rerun, refuse_rerun, refuse_rerun, \
+	   rerun, rerun, rerun_doubtful, rerun) \
+	ON(ERASE, refuse_erase, refuse_erase, refuse_erase, refuse_erase, refuse_erase, \
+	   erase, erase, erase, erase)
+
+#define ARRIVAL(arrival, ...) arrival,
+#define CELLS(arrival, due, later, unapproved, held, lapsed, completed, failed, attention, cancelled) \
+	[arrival] = { \
+		[PENDING_DUE] = idem_##due, [PENDING_LATER] = idem_##later, \
+		[UNAPPROVED] = idem_##unapproved, [HELD] = idem_##held, [LAPSED] = idem_##lapsed, \
+		[COMPLETED] = idem_##completed, [FAILED] = idem_##failed, \
+		[ATTENTION] = idem_##attention, [CANCELLED] = idem_##cancelled \
+	},
+
 typedef enum Arrival
 {
-	CLAIM,						/* also a take, or the sweep */
-	BEGIN,						/* these two by an earlier claim are lost */
-	EXTEND,						/* in any case */
-	SUCCESS,
-	FAILURE,
-	RELEASE,
-	SEARCHED,					/* and not found, or not to be told */
-	EARLIER_SUCCESS,
-	EARLIER_OTHER,
-	REVISE,						/* from here on by people */
-	APPROVE,
-	CANCEL,
-	RESOLVE,
-	RERUN,
-	ERASE
+	TRANSITIONS(ARRIVAL)
+	NARRIVALS
 } Arrival;
-
-#define NARRIVALS (ERASE + 1)
 
 typedef void (*Cell) (IdemVerdict *v, const IdemRequest *r);
 
-static const Cell transitions[NSITUATIONS][NARRIVALS] = {
-	[PENDING_DUE] = {
-		[CLAIM] = idem_claim_pending,
-		[BEGIN] = idem_lost_claim,
-		[EXTEND] = idem_lost_claim,
-		[SUCCESS] = idem_complete_late,
-		[FAILURE] = idem_evidence,
-		[RELEASE] = idem_evidence,
-		[SEARCHED] = idem_evidence,
-		[EARLIER_SUCCESS] = idem_late_result,
-		[EARLIER_OTHER] = idem_evidence,
-		[REVISE] = idem_revise,
-		[APPROVE] = idem_approve,
-		[CANCEL] = idem_cancel,
-		[RESOLVE] = idem_resolve,
-		[RERUN] = idem_refuse_rerun,
-		[ERASE] = idem_refuse_erase,
-	},
-	[PENDING_LATER] = {
-		[CLAIM] = idem_tell_state,
-		[BEGIN] = idem_lost_claim,
-		[EXTEND] = idem_lost_claim,
-		[SUCCESS] = idem_complete_late,
-		[FAILURE] = idem_evidence,
-		[RELEASE] = idem_evidence,
-		[SEARCHED] = idem_evidence,
-		[EARLIER_SUCCESS] = idem_late_result,
-		[EARLIER_OTHER] = idem_evidence,
-		[REVISE] = idem_revise,
-		[APPROVE] = idem_approve,
-		[CANCEL] = idem_cancel,
-		[RESOLVE] = idem_resolve,
-		[RERUN] = idem_refuse_rerun,
-		[ERASE] = idem_refuse_erase,
-	},
-	[UNAPPROVED] = {
-		[CLAIM] = idem_claim_unapproved,
-		[BEGIN] = idem_lost_claim,
-		[EXTEND] = idem_lost_claim,
-		[SUCCESS] = idem_complete_late,
-		[FAILURE] = idem_evidence,
-		[RELEASE] = idem_evidence,
-		[SEARCHED] = idem_evidence,
-		[EARLIER_SUCCESS] = idem_late_result,
-		[EARLIER_OTHER] = idem_evidence,
-		[REVISE] = idem_revise,
-		[APPROVE] = idem_approve,
-		[CANCEL] = idem_cancel,
-		[RESOLVE] = idem_resolve,
-		[RERUN] = idem_refuse_rerun,
-		[ERASE] = idem_refuse_erase,
-	},
-	[HELD] = {
-		[CLAIM] = idem_claim_held,
-		[BEGIN] = idem_begin,
-		[EXTEND] = idem_extend,
-		[SUCCESS] = idem_complete,
-		[FAILURE] = idem_fail,
-		[RELEASE] = idem_release,
-		[SEARCHED] = idem_searched,
-		[EARLIER_SUCCESS] = idem_late_result,
-		[EARLIER_OTHER] = idem_evidence,
-		[REVISE] = idem_refuse_revise,
-		[APPROVE] = idem_refuse_approve,
-		[CANCEL] = idem_cancel_held,
-		[RESOLVE] = idem_resolve_held,
-		[RERUN] = idem_refuse_rerun,
-		[ERASE] = idem_refuse_erase,
-	},
-	[LAPSED] = {
-		[CLAIM] = idem_claim_lapsed,
-		[BEGIN] = idem_begin,
-		[EXTEND] = idem_extend,
-		[SUCCESS] = idem_complete,
-		[FAILURE] = idem_fail,
-		[RELEASE] = idem_release,
-		[SEARCHED] = idem_searched,
-		[EARLIER_SUCCESS] = idem_late_result,
-		[EARLIER_OTHER] = idem_evidence,
-		[REVISE] = idem_refuse_revise,
-		[APPROVE] = idem_refuse_approve,
-		[CANCEL] = idem_cancel_held,
-		[RESOLVE] = idem_resolve,
-		[RERUN] = idem_refuse_rerun,
-		[ERASE] = idem_refuse_erase,
-	},
-	[COMPLETED] = {
-		[CLAIM] = idem_tell_state,
-		[BEGIN] = idem_lost_claim,
-		[EXTEND] = idem_lost_claim,
-		[SUCCESS] = idem_complete_again,
-		[FAILURE] = idem_evidence,
-		[RELEASE] = idem_evidence,
-		[SEARCHED] = idem_evidence,
-		[EARLIER_SUCCESS] = idem_second_result,
-		[EARLIER_OTHER] = idem_evidence,
-		[REVISE] = idem_refuse_revise,
-		[APPROVE] = idem_refuse_approve,
-		[CANCEL] = idem_refuse_cancel,
-		[RESOLVE] = idem_resolve_completed,
-		[RERUN] = idem_rerun,
-		[ERASE] = idem_erase,
-	},
-	[FAILED] = {
-		[CLAIM] = idem_tell_state,
-		[BEGIN] = idem_lost_claim,
-		[EXTEND] = idem_lost_claim,
-		[SUCCESS] = idem_late_result,
-		[FAILURE] = idem_evidence,
-		[RELEASE] = idem_evidence,
-		[SEARCHED] = idem_evidence,
-		[EARLIER_SUCCESS] = idem_late_result,
-		[EARLIER_OTHER] = idem_evidence,
-		[REVISE] = idem_refuse_revise,
-		[APPROVE] = idem_refuse_approve,
-		[CANCEL] = idem_cancel,
-		[RESOLVE] = idem_resolve,
-		[RERUN] = idem_rerun,
-		[ERASE] = idem_erase,
-	},
-	[ATTENTION] = {
-		[CLAIM] = idem_tell_state,
-		[BEGIN] = idem_lost_claim,
-		[EXTEND] = idem_lost_claim,
-		[SUCCESS] = idem_complete_doubtful,
-		[FAILURE] = idem_fail_doubtful,
-		[RELEASE] = idem_release_doubtful,
-		[SEARCHED] = idem_evidence,
-		[EARLIER_SUCCESS] = idem_late_result,
-		[EARLIER_OTHER] = idem_evidence,
-		[REVISE] = idem_refuse_revise,
-		[APPROVE] = idem_refuse_approve,
-		[CANCEL] = idem_refuse_cancel_doubtful,
-		[RESOLVE] = idem_resolve,
-		[RERUN] = idem_rerun_doubtful,
-		[ERASE] = idem_erase,
-	},
-	[CANCELLED] = {
-		[CLAIM] = idem_tell_state,
-		[BEGIN] = idem_lost_claim,
-		[EXTEND] = idem_lost_claim,
-		[SUCCESS] = idem_late_result,
-		[FAILURE] = idem_evidence,
-		[RELEASE] = idem_evidence,
-		[SEARCHED] = idem_evidence,
-		[EARLIER_SUCCESS] = idem_late_result,
-		[EARLIER_OTHER] = idem_evidence,
-		[REVISE] = idem_refuse_revise,
-		[APPROVE] = idem_refuse_approve,
-		[CANCEL] = idem_cancel_again,
-		[RESOLVE] = idem_resolve,
-		[RERUN] = idem_rerun,
-		[ERASE] = idem_erase,
-	},
+static const Cell transitions[NARRIVALS][NSITUATIONS] = {
+	TRANSITIONS(CELLS)
 };
 
 /*-------------------------------------------------------------------------
@@ -358,7 +240,8 @@ static bool
 is_plain(const IdemAction *a, const IdemRequest *r, Situation situation, Arrival arrival)
 {
 	if (situation == HELD || situation == LAPSED)
-		return arrival <= RELEASE || (arrival == SEARCHED && a->verifying);
+		return arrival == SUCCESS || arrival == FAILURE || arrival == RELEASE ||
+			(arrival == SEARCHED && a->verifying);
 	return situation == COMPLETED && arrival == SUCCESS &&
 		(r->external_ref == NULL || a->external_ref == NULL ||
 		 idem_text_equal(a->external_ref, r->external_ref));
@@ -377,7 +260,7 @@ settled_by_past(IdemVerdict *v, const IdemRequest *r, Arrival arrival)
 			v->outcome = IDEM_CLAIMED;
 		return true;
 	}
-	if (IDEM_IS_DECISION(r->call))
+	if (idem_class_of(r->call) == IDEM_CLASS_DECISION)
 	{
 		if (r->revision > 0 && r->revision != v->after.revision)
 		{
@@ -416,7 +299,7 @@ decide(const IdemAction *action, const IdemRequest *r, IdemVerdict *v)
 	v->queued = action->due_at != IDEM_NEVER;
 	v->outcome = idem_outcome_of(action, r->rule);
 
-	if (IDEM_IS_CLAIM(r->call))
+	if (idem_class_of(r->call) == IDEM_CLASS_CLAIM)
 	{
 		if (params_differ(action, r))
 		{
@@ -431,8 +314,8 @@ decide(const IdemAction *action, const IdemRequest *r, IdemVerdict *v)
 			return;
 		}
 	}
-	else if (IDEM_IS_DECISION(r->call) ||
-			 (IDEM_IS_REPORT(r->call) && !is_plain(action, r, situation, arrival)))
+	else if (idem_class_of(r->call) == IDEM_CLASS_DECISION ||
+			 (idem_class_of(r->call) == IDEM_CLASS_REPORT && !is_plain(action, r, situation, arrival)))
 	{
 		if (!r->past_read)
 		{
@@ -443,9 +326,9 @@ decide(const IdemAction *action, const IdemRequest *r, IdemVerdict *v)
 			return;
 	}
 
-	transitions[situation][arrival] (v, r);
+	transitions[arrival][situation] (v, r);
 
-	if (IDEM_IS_CLAIM(r->call) && (v->outcome == IDEM_PAUSED || v->clock_holds))
+	if (idem_class_of(r->call) == IDEM_CLASS_CLAIM && (v->outcome == IDEM_PAUSED || v->clock_holds))
 	{
 		/* only in place of a hand-out: then nothing is written */
 		v->after = *action;

@@ -39,9 +39,44 @@ typedef enum IdemCall
 	IDEM_CALL_ERASE
 } IdemCall;
 
-#define IDEM_IS_CLAIM(call) ((call) <= IDEM_CALL_SWEEP)
-#define IDEM_IS_REPORT(call) ((call) >= IDEM_CALL_COMPLETE && (call) <= IDEM_CALL_SEARCHED)
-#define IDEM_IS_DECISION(call) ((call) >= IDEM_CALL_REVISE)
+/* what kind of call it is */
+typedef enum IdemCallClass
+{
+	IDEM_CLASS_CLAIM,			/* asks for a hand-out, or judges */
+	IDEM_CLASS_HOLDER,			/* the holder goes on */
+	IDEM_CLASS_REPORT,			/* the holder says what became of it */
+	IDEM_CLASS_DECISION			/* a person decides */
+} IdemCallClass;
+
+static inline IdemCallClass
+idem_class_of(IdemCall call)
+{
+	switch (call)
+	{
+		case IDEM_CALL_CLAIM:
+		case IDEM_CALL_ENQUEUE:
+		case IDEM_CALL_TAKE:
+		case IDEM_CALL_TAKE_TO_VERIFY:
+		case IDEM_CALL_SWEEP:
+			return IDEM_CLASS_CLAIM;
+		case IDEM_CALL_BEGIN:
+		case IDEM_CALL_EXTEND:
+			return IDEM_CLASS_HOLDER;
+		case IDEM_CALL_COMPLETE:
+		case IDEM_CALL_FAIL:
+		case IDEM_CALL_RELEASE:
+		case IDEM_CALL_SEARCHED:
+			return IDEM_CLASS_REPORT;
+		case IDEM_CALL_REVISE:
+		case IDEM_CALL_APPROVE:
+		case IDEM_CALL_CANCEL:
+		case IDEM_CALL_RESOLVE:
+		case IDEM_CALL_RERUN:
+		case IDEM_CALL_ERASE:
+			return IDEM_CLASS_DECISION;
+	}
+	elog(ERROR, "unknown call %d", (int) call);
+}
 
 /* what a failure says about the effect */
 typedef enum IdemEffect
