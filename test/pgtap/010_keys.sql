@@ -3,8 +3,6 @@
 --
 -- The vectors are read from docs/action-id.md, so run this in the top folder.
 --
--- Rows: CASES 6; REQUIREMENTS A12.
---
 \set vectors `grep '^{"kind"' docs/action-id.md`
 BEGIN;
 SELECT plan(12);

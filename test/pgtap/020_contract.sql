@@ -1,7 +1,7 @@
 --
 -- The contract: names, arguments, result columns, volatility, privileges.
 --
--- What DESIGN.md section 3 writes is written here once more, in its notation:
+-- What docs/reference.md says is written here once more, in its notation:
 -- an argument in [ ] has a default, NULL unless said.  What is listed as to
 -- come is compared as soon as it exists.
 --

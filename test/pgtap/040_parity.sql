@@ -1,5 +1,5 @@
 --
--- The states of an action, cell by cell: the table of DESIGN.md section 2.
+-- The states of an action, cell by cell: the table of docs/states.md.
 --
 -- A fixture is an action brought into a state, by calls where there is one; a
 -- cell is a call on it.  What a cell says is all that may change: the answer,

@@ -3,7 +3,7 @@
 -- whose outcome nobody knows.
 --
 -- Every combination of what the list looks at is built and judged.  The
--- expectation is doubt.wanted(), which is DESIGN.md section 2 in SQL.
+-- expectation is doubt.wanted(), which is the doubt list of docs/states.md in SQL.
 --
 CREATE SCHEMA doubt;
 SET search_path = doubt, public;
@@ -261,7 +261,7 @@ SELECT lapse('2', 'marks change') \g /dev/null
 SELECT is((SELECT outcome FROM idem.claim_action('2', 'marks change')), 'needs_attention', 'handed out without marks: doubt, although the rule has changed');
 
 --
--- CASES 9: an action that kills its worker is not handed out for ever
+-- an action that kills its worker is not handed out for ever
 --
 SELECT idem.define_rule('killer', 'event', 'the team', on_uncertain => 'repeat', max_attempts => 3) <> '' AS defined \g /dev/null
 SELECT is((SELECT outcome || ' ' || attempt FROM idem.claim_action('1', 'killer')), 'claimed 1', 'attempt 1');

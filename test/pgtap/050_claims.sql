@@ -207,14 +207,14 @@ SELECT *, ordinality AS n FROM idem.claim_actions('step', '{x,y,x,z,x}', ARRAY['
 	scope => 's', lease => '1 min', worker => 'w', source => 'q', event_ids => '{e1,NULL,e3,e4,e5}', call_id => :'call')
 	WITH ORDINALITY AS s;
 SELECT is((SELECT array_agg(concat_ws(' ', key, outcome, repeat, claim_id IS NOT NULL) ORDER BY n) FROM batch),
-	'{"x claimed f t","y claimed f t","x in_progress t f","z claimed f t","x mismatch t f"}', 'CASES 15: of twins the first is granted, the others are repeats, or a mismatch');
+	'{"x claimed f t","y claimed f t","x in_progress t f","z claimed f t","x mismatch t f"}', 'of twins the first is granted, the others are repeats, or a mismatch');
 SELECT is((params, draft, scope, worker, source, event_id, lease_until - claimed_at)::text, '("{""a"": 1}","""d1""",s,w,q,e1,00:01:00)', 'the arguments of a batch go where they belong') FROM batch WHERE n = 1;
 SELECT is((params, draft, event_id)::text, '(,,)', 'each to its own key') FROM batch WHERE n = 2;
 SELECT is(event_id, 'e4', 'also after a NULL') FROM batch WHERE n = 4;
 SELECT is((draft, reason)::text, '("""d1""",other_draft_kept)', 'a twin is shown the draft that is kept') FROM batch WHERE n = 3;
 SELECT is((SELECT array_agg(concat_ws(' ', b.key, s.outcome, s.claim_id = b.claim_id) ORDER BY n) FROM batch b JOIN
 		idem.claim_actions('step', '{x,y,z}', scope => 's', worker => 'w', call_id => :'call') AS s USING (action_id) WHERE n <> 3 AND n <> 5),
-	'{"x claimed t","y claimed t","z claimed t"}', 'CASES 22: the reply of a batch was lost: its call again gives all its grants');
+	'{"x claimed t","y claimed t","z claimed t"}', 'the reply of a batch was lost: its call again gives all its grants');
 SELECT is((SELECT array_agg(outcome) FROM idem.claim_actions('step', '{x,x}', scope => 's', worker => 'w', call_id => :'call')), '{claimed,in_progress}', 'and a twin still gets none');
 SELECT is((SELECT count(*) FROM idem.claim_actions('step', '{}')), 0::bigint, 'no keys, no rows');
 
@@ -252,18 +252,18 @@ SELECT is((SELECT array_agg(concat_ws(' ', ordinality, s.action_id = id[ordinali
 			(:'claims'::uuid[])[1:1] || gen_random_uuid() || (:'claims'::uuid[])[3:3] || (:'claims'::uuid[])[1:1] || gen_random_uuid() AS claim) AS arguments,
 		idem.complete_actions(id, claim, '{r1,r2,r3,r1,r5}', ARRAY['1', '2', '3', '1', '5']::jsonb[]) WITH ORDINALITY AS s),
 	'{"1 t t completed f","2 t f t","3 t t completed f","4 t t completed f","5 t f needs_attention t"}',
-	'CASES 16: complete_actions: an unknown action is a row, a twin a repetition, an outrun claim kept, and the others go on');
+	'complete_actions: an unknown action is a row, a twin a repetition, an outrun claim kept, and the others go on');
 SELECT is((SELECT array_agg(concat_ws(' ', external_ref, result) ORDER BY external_ref) FROM idem.idem_actions WHERE action_id = ANY (:'ids')), '{"r1 1","r3 3","r5 5"}', 'each with its own reference and result');
 
 --
--- SELECT (f(k)).* calls the function once a column (CASES 21), a claim in a
--- CTE, a join, a prepared statement, a function that says STABLE (CASES 1)
+-- SELECT (f(k)).* calls the function once a column, a claim in a
+-- CTE, a join, a prepared statement, a function that says STABLE
 --
 CREATE TABLE star AS SELECT (idem.claim_action('star', 'step')).*;
-SELECT is((SELECT count(*) FROM star, idem.idem_actions a WHERE a.key = 'star' AND a.attempt <> 1), 0::bigint, 'CASES 21: expanded to columns, there is still one grant');
+SELECT is((SELECT count(*) FROM star, idem.idem_actions a WHERE a.key = 'star' AND a.attempt <> 1), 0::bigint, 'expanded to columns, there is still one grant');
 SELECT is((SELECT claim_id IS NULL OR claim_id = (a('star', 'step')).claim_id FROM star), true, 'and no claim_id of another');
 WITH c AS (SELECT * FROM idem.claim_action('cte', 'step')), d AS (SELECT * FROM idem.claim_action('cte', 'step'))
-SELECT is(least(c.outcome, d.outcome) || ' ' || greatest(c.outcome, d.outcome), 'claimed in_progress', 'CASES 1: two claims in one statement: one grant, and the other is told') FROM c, d;
+SELECT is(least(c.outcome, d.outcome) || ' ' || greatest(c.outcome, d.outcome), 'claimed in_progress', 'two claims in one statement: one grant, and the other is told') FROM c, d;
 SELECT is((SELECT string_agg(c.outcome, ' ') FROM (VALUES ('join 1'), ('join 2'), ('join 1')) AS v (k), LATERAL idem.claim_action(k, 'step') AS c), 'claimed claimed in_progress', 'in a join: a row for each');
 PREPARE claim (text) AS SELECT outcome FROM idem.claim_action($1, 'step');
 CREATE FUNCTION stable(key text) RETURNS text LANGUAGE sql STABLE AS $$SELECT outcome FROM idem.claim_action(key, 'step')$$;

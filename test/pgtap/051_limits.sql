@@ -142,7 +142,7 @@ DROP ROLE regress_idem_nobody;
 SELECT pass('max_content is the superuser''s');
 
 --
--- Errors: cleaned and cut, the state change is never lost (CASES 14)
+-- Errors: cleaned and cut, the state change is never lost
 --
 CREATE FUNCTION error_of(key text, error text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
@@ -152,7 +152,7 @@ BEGIN
 	RETURN (a(key)).error;
 END
 $$;
-SELECT is(octet_length(error_of('e 1', repeat('x', 100000))), 8192, 'CASES 14: an error is cut at 8 kB');
+SELECT is(octet_length(error_of('e 1', repeat('x', 100000))), 8192, 'an error is cut at 8 kB');
 SELECT is(error_of('e 2', 'x' || repeat('ü', 5000)), 'x' || repeat('ü', 4095), 'not within a character');
 SELECT is(error_of('e 3', repeat('x', 8190) || '😀'), repeat('x', 8190), 'of whatever length');
 SELECT is(error_of('e 4', E'a\tb\nc\x01\x02\x1b[31m\x7f' || 'd' || E'\r\n'), E'a\tb\nc   [31m d \n', 'control characters become spaces, tab and newline stay');
@@ -175,7 +175,7 @@ SELECT r.state FROM a('l 1') AS a, idem.release_action(a.action_id, a.claim_id, 
 SELECT is(octet_length(detail->>'reason'), 1024, 'the reason of a release is cut at 1 kB') FROM idem.idem_events WHERE action_id = (a('l 1')).action_id;
 
 --
--- Leases and waits (CASES 13)
+-- Leases and waits
 --
 SELECT refused(format('SELECT * FROM idem.%s', replace(call, 'LEASE', quote_literal(lease))), '22023', format('a lease of %s is refused: %s', lease, split_part(call, '(', 1)))
 FROM (VALUES
@@ -200,10 +200,10 @@ SELECT is(clock_timestamp() - :'before' BETWEEN '0.3 s' AND '20 s', true, 'takes
 SELECT is((SELECT outcome FROM idem.claim_action('s 1', 'step', wait => '30 s')), 'completed', 'what is at rest is not waited for');
 SELECT is(clock_timestamp() - :'before' < '25 s', true, 'not at all');
 
--- a lease runs from the call, not from the start of the transaction (CASES 7)
+-- a lease runs from the call, not from the start of the transaction
 BEGIN;
 SELECT clock_timestamp() AS before \gset
-SELECT is(now() < :'before' AND lease_until >= :'before'::timestamptz + '60 s' AND lease_until <= clock_timestamp() + '60 s', true, 'CASES 7: a lease ends that long after the call')
+SELECT is(now() < :'before' AND lease_until >= :'before'::timestamptz + '60 s' AND lease_until <= clock_timestamp() + '60 s', true, 'a lease ends that long after the call')
 FROM idem.claim_action('long transaction', 'step', lease => '60 s', in_transaction => true);
 COMMIT;
 
@@ -222,7 +222,7 @@ SELECT is(idem.begin_effect(:'id', :'claim', lease => '2 hours') BETWEEN 7000 AN
 -- Transactions
 --
 BEGIN;
-SELECT throws_ok($$SELECT idem.claim_action('tx', 'step')$$, '25001', NULL, 'CASES 20: a claim in an open transaction');
+SELECT throws_ok($$SELECT idem.claim_action('tx', 'step')$$, '25001', NULL, 'a claim in an open transaction');
 SELECT throws_ok($$SELECT idem.claim_action('tx', 'step', in_transaction => NULL)$$, '25001', NULL, 'NULL is false');
 SELECT throws_ok($$SELECT * FROM idem.claim_actions('step', '{tx}')$$, '25001', NULL, 'a batch of claims');
 SELECT throws_ok($$SELECT idem.claim_action('s 1', 'step')$$, '25001', NULL, 'also where it is completed');

@@ -2,8 +2,6 @@
 -- What is remembered: retention and forgetting, the history, and what becomes
 -- of reports that nobody expected any more.
 --
--- Rows: REQUIREMENTS A9, A25, B7; CASES 8, CASES 12, CASES 24.
---
 SELECT plan(70);
 
 CREATE SCHEMA t;
@@ -157,12 +155,12 @@ SELECT is((SELECT worker FROM idem.history WHERE action_id = :'id' AND detail->>
 SELECT is((accepted, note IS NOT NULL)::text, '(f,t)', 'of a claim that the ledger never issued, too') FROM idem.fail_action(:'id', gen_random_uuid(), 'never issued', 'none');
 SELECT is((attempt, worker)::text, '(0,)', 'which is nobody''s') FROM idem.history WHERE action_id = :'id' AND detail->>'error' = 'never issued';
 
--- CASES 8: a stalled worker comes back, under the same name
+-- a stalled worker comes back, under the same name
 SELECT action_id AS id, claim_id AS claim1 FROM idem.claim_action('stalled', 'crooked', worker => 'same') \gset
 SELECT lapse('stalled', 'crooked') \g /dev/null
 SELECT claim_id AS claim2 FROM idem.claim_action('stalled', 'crooked', worker => 'same') \gset
 SELECT to_jsonb(a) AS before FROM a('stalled', 'crooked') AS a \gset
-SELECT throws_ok(format('SELECT idem.extend_claim(%L, %L)', :'id', :'claim1'), 'IA002', NULL, 'CASES 8: its heartbeat is refused');
+SELECT throws_ok(format('SELECT idem.extend_claim(%L, %L)', :'id', :'claim1'), 'IA002', NULL, 'its heartbeat is refused');
 SELECT is(problem ~ 'lost' AND seconds_left IS NULL, true, 'in a batch likewise') FROM idem.extend_claims(ARRAY[:'id'::uuid], ARRAY[:'claim1'::uuid]);
 SELECT is((SELECT accepted FROM idem.fail_action(:'id', :'claim1', 'x')), false, 'its failure is kept as evidence');
 SELECT is((SELECT accepted FROM idem.release_action(:'id', :'claim1')), false, 'its release too');
@@ -176,11 +174,11 @@ SELECT is((reason, external_ref, result)::text, '(double_result,r1,"{""late"": t
 SELECT is((accepted, state)::text, '(f,needs_attention)', 'a third') FROM idem.complete_action(:'id', gen_random_uuid(), 'r3');
 SELECT is((reason, external_ref)::text, '(double_result,r1)', 'late_result never overwrites double_result') FROM a('stalled', 'crooked');
 
--- CASES 24: the success of the last claim, after its lease was judged
+-- the success of the last claim, after its lease was judged
 SELECT idem.define_rule('swept', 'event', 'the team') <> '' AS defined \g /dev/null
 SELECT action_id AS id, claim_id AS claim FROM idem.claim_action('1', 'swept') \gset
 SELECT lapse('1', 'swept') \g /dev/null
-SELECT is((SELECT outcome || ' ' || reason FROM idem.claim_action('1', 'swept')), 'needs_attention lease_expired', 'CASES 24: a slow holder''s lease is judged');
+SELECT is((SELECT outcome || ' ' || reason FROM idem.claim_action('1', 'swept')), 'needs_attention lease_expired', 'a slow holder''s lease is judged');
 SELECT is((accepted, state, note IS NOT NULL)::text, '(t,completed,t)', 'its success still counts, as nobody has acted since') FROM idem.complete_action(:'id', :'claim', 'r1');
 SELECT is((SELECT outcome || ' ' || external_ref FROM idem.claim_action('1', 'swept')), 'completed r1', 'so the action is done');
 
@@ -197,11 +195,11 @@ SELECT is((SELECT provider_key FROM idem.find_action('generations', 'crooked')),
 -- a key outlives its contents, by the calendar too
 SELECT throws_ok($$SELECT idem.define_rule('longer', 'event', 'the team', keep_content => '1 year', keep_key => '362 days')$$, '22023', NULL, 'keep_key is never shorter than keep_content: a year has 365 days');
 
--- CASES 12: starting over repeats nothing that has succeeded
+-- starting over repeats nothing that has succeeded
 SELECT idem.define_rule('tool', 'event', 'the team', on_uncertain => 'repeat', retry_delay => '0') <> '' AS defined \g /dev/null
 SELECT count(*) FROM generate_series(1, 2) AS i, LATERAL idem.claim_action('run 1/' || i, 'tool') AS c, LATERAL idem.complete_action(c.action_id, c.claim_id, 'ref ' || i, to_jsonb(i)) \g /dev/null
 SELECT count(*) FROM idem.claim_action('run 1/3', 'tool') AS c, LATERAL idem.fail_action(c.action_id, c.claim_id, 'timeout') \g /dev/null
-SELECT is((SELECT array_agg(concat_ws(' ', outcome, external_ref, result)) FROM idem.claim_actions('tool', '{run 1/1,run 1/2,run 1/3}')), '{"completed ref 1 1","completed ref 2 2",claimed}', 'CASES 12: the first two answer with what they had, only the third is granted');
+SELECT is((SELECT array_agg(concat_ws(' ', outcome, external_ref, result)) FROM idem.claim_actions('tool', '{run 1/1,run 1/2,run 1/3}')), '{"completed ref 1 1","completed ref 2 2",claimed}', 'the first two answer with what they had, only the third is granted');
 
 SELECT is_empty('SELECT a.* FROM idem.idem_actions a WHERE idem.violated_invariant(a) IS NOT NULL', 'no row breaks an invariant');
 

@@ -1,10 +1,8 @@
 --
--- The table of DESIGN section 2 for what people decide, what a search reports
+-- The table of docs/states.md for what people decide, what a search reports
 -- and what enqueue and takers are answered: one test a cell.  A cell says what
 -- was answered (yes and no for accepted, otherwise the outcome; - for nothing),
 -- the state afterwards with its reason, and by how much the revision grew.
---
--- Rows: REQUIREMENTS A40, A41.
 --
 CREATE SCHEMA t;
 SET search_path = t, public;

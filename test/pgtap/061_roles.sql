@@ -3,8 +3,6 @@
 -- not there.  Membership counts, so roles may be renamed; a role that is gone
 -- matches nobody.  And what operators find by a value in params.
 --
--- Rows: REQUIREMENTS A19.
---
 SELECT plan(38);
 
 CREATE ROLE regress_idem_billing;

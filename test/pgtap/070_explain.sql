@@ -1,5 +1,5 @@
 --
--- What a teammate sees of the articles' four drills (REQUIREMENTS A43, A44):
+-- What a teammate sees of the articles' four drills:
 -- the same event twice, two at once, a retry after a timeout, a restart right
 -- after the tool succeeded.  Times are replaced by their order of magnitude.
 -- And that no story tells what nobody knows.

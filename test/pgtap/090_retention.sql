@@ -3,8 +3,6 @@
 -- What retention means for one action: two stages, from its end on; what is
 -- unresolved stays; what is past its time counts as gone at once.  Rows are
 -- aged by hand, which only the owner can do.
---
--- Rows: REQUIREMENTS A25.
 
 \pset fieldsep '\n'
 SELECT no_plan();

@@ -3,8 +3,6 @@
 -- What was counted, against a scenario whose numbers are known: repeats of each
 -- outcome, rolled-back calls, batches, mismatches, calls that met an open
 -- transaction; what is not counted is said.
---
--- Rows: REQUIREMENTS A11, A46, B1, B8.
 
 \pset fieldsep '\n'
 SELECT no_plan();

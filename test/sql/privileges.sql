@@ -1,8 +1,6 @@
 --
 -- Who may do what: nobody, worker, operator, analyst, admin, superuser.
 --
--- Rows: REQUIREMENTS A19.
---
 SET client_min_messages = warning;
 CREATE ROLE regress_idem_nobody LOGIN;
 CREATE ROLE regress_idem_worker LOGIN;

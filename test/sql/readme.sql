@@ -3,8 +3,6 @@
 -- A line "the page shows another result" means that page and server disagree:
 -- correct the page.  Recipes have tests of their own, recipe_*.
 --
--- Rows: REQUIREMENTS A6, A36.
---
 \set page `"$PG_ABS_SRCDIR/readme/run" README.md`
 \echo :page
 \set page `"$PG_ABS_SRCDIR/readme/run" docs/guarantees.md`

@@ -2,8 +2,6 @@
 -- docs/recipes.md, "Long model call": its SQL as the page shows it (test/readme/run),
 -- then what must be so afterwards.
 --
--- Rows: REQUIREMENTS B4.
---
 \set page `"$PG_ABS_SRCDIR/readme/run" docs/recipes.md 'Long model call'`
 \echo :page
 \set tests :DBNAME

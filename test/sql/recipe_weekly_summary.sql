@@ -2,8 +2,6 @@
 -- docs/recipes.md, "Weekly summary": its SQL as the page shows it (test/readme/run),
 -- then what must be so afterwards.
 --
--- Rows: REQUIREMENTS A13.
---
 \set page `"$PG_ABS_SRCDIR/readme/run" docs/recipes.md 'Weekly summary'`
 \echo :page
 \set tests :DBNAME

@@ -1,8 +1,6 @@
 --
 -- Rules: define_rule, describe_rule, drop_rule.
 --
--- Rows: REQUIREMENTS A45.
---
 SET client_min_messages = warning;
 SET IntervalStyle = 'postgres';
 

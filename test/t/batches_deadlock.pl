@@ -6,8 +6,6 @@
 # never deadlock; single claims in open transactions that wait for each other
 # are at worst one deadlock, which PostgreSQL ends, and both keys stay
 # consistent.
-#
-# Rows: CASES 3, CASES 15, CASES 16, CASES 22; REQUIREMENTS B6.
 
 use strict;
 use warnings;
@@ -40,9 +38,9 @@ sub rounds
 		0,
 		[ qr{processed: ${\($clients * $rounds)}/}, qr/number of failed transactions: 0 / ],
 		[qr/^(?!.*ERROR)/s],
-		"CASES 3: $name: no session fails",
+		"$name: no session fails",
 		{ "deadlock_$name" => $script });
-	unlike(slurp_file($node->logfile, $log), qr/ ERROR: /, "CASES 3: $name: no deadlock");
+	unlike(slurp_file($node->logfile, $log), qr/ ERROR: /, "$name: no deadlock");
 	$log = -s $node->logfile;
 	return;
 }
@@ -57,7 +55,7 @@ rounds(
 });
 is( $node->safe_psql('postgres', 'SELECT count(*), min(n), max(n) FROM (SELECT sum(n) AS n FROM grants GROUP BY round) r'),
 	'500|200|200',
-	'CASES 3: every key of every round is granted once');
+	'every key of every round is granted once');
 
 # The same, kept open for a moment
 rounds(
@@ -80,14 +78,14 @@ rounds(
 });
 is( $node->safe_psql('postgres', q{SELECT count(*), count(*) FILTER (WHERE lost <> attempt - 1) FROM idem.idem_actions WHERE intent = 'again'}),
 	'200|0',
-	'CASES 3: every attempt but the last is counted as lost');
+	'every attempt but the last is counted as lost');
 is( $node->safe_psql(
 		'postgres', q{
 		SELECT count(*) FROM idem.idem_actions a WHERE intent = 'again' AND
 			attempt <> 1 + (SELECT count(DISTINCT attempt) FROM idem.idem_events e WHERE e.action_id = a.action_id AND event = 'expired')
 				+ (SELECT coalesce(sum((detail ->> 'expired')::int), 0) FROM idem.idem_events e WHERE e.action_id = a.action_id AND event = 'thinned')}),
 	0,
-	'CASES 3: and stands in the history once');
+	'and stands in the history once');
 
 # Batches that wait: heartbeats and completions of the same claims
 my $ids = "(SELECT array_agg(action_id $order) AS ids, array_agg(claim_id $order) AS cl FROM (SELECT *, row_number() OVER (ORDER BY key) AS g FROM held) h) h";
@@ -106,7 +104,7 @@ rounds('mixed', 3, 100, qq{
 	\\endif
 });
 is($node->safe_psql('postgres', q{SELECT state, count(*) FROM held JOIN idem.idem_actions USING (action_id) GROUP BY state}),
-	'completed|200', 'CASES 22: all were completed');
+	'completed|200', 'all were completed');
 
 #
 # Single claims in opposite order, in open transactions that wait
@@ -123,16 +121,16 @@ $two->query($node->call_sql('claim_action', key => 'A', intent => 'act', worker 
 $one->query('');
 
 $log = slurp_file($node->logfile, $log);
-is(scalar(() = $log =~ /ERROR:  deadlock detected/g), 1, 'CASES 3: single claims in opposite order: one deadlock');
-is(scalar(() = $log =~ /ERROR:/g), 1, 'CASES 3: and no other error');
+is(scalar(() = $log =~ /ERROR:  deadlock detected/g), 1, 'single claims in opposite order: one deadlock');
+is(scalar(() = $log =~ /ERROR:/g), 1, 'and no other error');
 $_->{stderr} = '' foreach $one, $two;
-is($one->query_safe('SELECT 1'), 1, 'CASES 3: both sessions go on');
-is($two->query_safe('SELECT 1'), 1, 'CASES 3: both sessions go on');
+is($one->query_safe('SELECT 1'), 1, 'both sessions go on');
+is($two->query_safe('SELECT 1'), 1, 'both sessions go on');
 is( $node->safe_psql('postgres', q{SELECT count(*), count(DISTINCT worker) FROM idem.idem_actions WHERE intent = 'act' AND key IN ('A', 'B')}),
 	'2|1',
-	'CASES 3: the other session holds both keys');
-is($node->call('find_action', key => 'A', intent => 'act')->{state}, 'in_progress', 'CASES 3: key A is consistent');
-is($node->call('find_action', key => 'B', intent => 'act')->{state}, 'in_progress', 'CASES 3: key B is consistent');
+	'the other session holds both keys');
+is($node->call('find_action', key => 'A', intent => 'act')->{state}, 'in_progress', 'key A is consistent');
+is($node->call('find_action', key => 'B', intent => 'act')->{state}, 'in_progress', 'key B is consistent');
 $_->quit foreach $one, $two;
 
 #
@@ -144,25 +142,25 @@ my @row = $node->call(
 	intent => 'act',
 	keys => [ map { $_ == 50 ? 'odd' : "even-$_" } 1 .. 100 ],
 	params => [ ({ amount => 2 }) x 100 ]);
-is(scalar(grep { $_->{granted} } @row), 99, 'CASES 16: one of a hundred has other params: 99 go on');
-is($row[49]{outcome}, 'mismatch', 'CASES 16: the one is told');
+is(scalar(grep { $_->{granted} } @row), 99, 'one of a hundred has other params: 99 go on');
+is($row[49]{outcome}, 'mismatch', 'the one is told');
 
 # what is wrong with an argument is wrong for the whole call
-is($node->sqlstate(q{SELECT idem.claim_actions('act', ARRAY['fine', NULL])}), 'IA006', 'CASES 16: a null key is an error');
-is($node->sqlstate(q{SELECT idem.claim_actions('act', ARRAY['fine', ''])}), 'IA006', 'CASES 16: so is an empty one');
-is($node->call('find_action', key => 'fine', intent => 'act')->{outcome}, 'unknown', 'CASES 16: and nothing was claimed');
+is($node->sqlstate(q{SELECT idem.claim_actions('act', ARRAY['fine', NULL])}), 'IA006', 'a null key is an error');
+is($node->sqlstate(q{SELECT idem.claim_actions('act', ARRAY['fine', ''])}), 'IA006', 'so is an empty one');
+is($node->call('find_action', key => 'fine', intent => 'act')->{outcome}, 'unknown', 'and nothing was claimed');
 
 # twins: the first may be granted, in input order
 @row = $node->call('claim_actions', intent => 'act', keys => [qw(K1 K2 K1)], worker => 'w');
 is_deeply(
 	[ map { [ @$_{qw(key granted outcome repeat)} ] } @row ],
 	[ [ 'K1', 1, 'claimed', 0 ], [ 'K2', 1, 'claimed', 0 ], [ 'K1', 0, 'in_progress', 1 ] ],
-	'CASES 15: [K1,K2,K1]: K1 granted once, its twin is a repeat, in input order');
-is($row[2]{claim_id}, undef, 'CASES 15: the twin does not get the claim');
+	'[K1,K2,K1]: K1 granted once, its twin is a repeat, in input order');
+is($row[2]{claim_id}, undef, 'the twin does not get the claim');
 @row = $node->call('claim_actions', intent => 'act', keys => [qw(K3 K3)], params => [ { a => 1 }, { a => 2 } ]);
-is_deeply([ map { $_->{outcome} } @row ], [qw(claimed mismatch)], 'CASES 15: twins that differ in params');
+is_deeply([ map { $_->{outcome} } @row ], [qw(claimed mismatch)], 'twins that differ in params');
 @row = $node->call('claim_actions', intent => 'act', keys => []);
-is(scalar(@row), 0, 'CASES 15: an empty batch');
+is(scalar(@row), 0, 'an empty batch');
 
 $node->stop;
 done_testing();

@@ -5,8 +5,6 @@
 #
 # Protects: exactly one grant a key, every loser is told about the winner's
 # action, nobody meets an error.
-#
-# Rows: REQUIREMENTS A20 (only the successful claim proceeds), A2, A22, A35.
 
 use strict;
 use warnings;
@@ -65,14 +63,14 @@ foreach my $level ('read committed', 'repeatable read', 'serializable')
 			'postgres',
 			'SELECT count(*) FROM (SELECT FROM answers GROUP BY key HAVING count(*) FILTER (WHERE granted) <> 1) x'),
 		0,
-		"REQUIREMENTS A20: $name: exactly one grant a key");
+		"$name: exactly one grant a key");
 	is( $node->safe_psql(
 			'postgres', qq{
 			SELECT count(*) FROM answers a LEFT JOIN idem.idem_actions r USING (action_id)
 			WHERE a.granted AND (r.claim_id, r.worker, r.attempt, r.state, a.outcome, a.attempt, a.repeat)
 				IS DISTINCT FROM (a.claim_id, a.worker, 1, 'in_progress', 'claimed', 1, false)}),
 		0,
-		"REQUIREMENTS A20: $name: a grant is what the ledger has stored");
+		"$name: a grant is what the ledger has stored");
 	is( $node->safe_psql(
 			'postgres', qq{
 			SELECT count(*) FROM answers l JOIN answers w ON w.key = l.key AND w.granted
@@ -82,7 +80,7 @@ foreach my $level ('read committed', 'repeatable read', 'serializable')
 				OR (l.outcome, l.state, l.worker, l.attempt) IS DISTINCT FROM ('in_progress', 'in_progress', w.worker, 1)
 				AND (l.outcome, l.state) IS DISTINCT FROM ('contended', NULL))}),
 		0,
-		"REQUIREMENTS A22: $name: every loser is told the winner's action and its state, and to ask again");
+		"$name: every loser is told the winner's action and its state, and to ask again");
 	note $node->safe_psql('postgres', q{SELECT string_agg(outcome || ' ' || n, ', ') FROM (SELECT outcome, count(*) AS n FROM answers GROUP BY outcome ORDER BY outcome) x});
 	$node->safe_psql('postgres', 'TRUNCATE answers');
 }
@@ -120,26 +118,26 @@ foreach my $level ('read committed', 'repeatable read', 'serializable')
 			'postgres', qq{
 			SELECT count(*) FROM (SELECT key FROM kept GROUP BY key HAVING count(*) <> 1) x}),
 		0,
-		"REQUIREMENTS A20: $name: no key was done twice");
+		"$name: no key was done twice");
 	is( $node->safe_psql(
 			'postgres', qq{
 			SELECT count(*) FROM kept FULL JOIN (SELECT * FROM idem.idem_actions WHERE intent = '$name') a USING (action_id)
 			WHERE (a.state, a.external_ref) IS DISTINCT FROM ('completed', 'by ' || kept.client)}),
 		0,
-		"REQUIREMENTS A20: $name: effect and action were kept together or not at all");
+		"$name: effect and action were kept together or not at all");
 	cmp_ok($node->safe_psql('postgres', 'SELECT count(*) FROM kept'), '>', $few / 2, "$name: most keys were done");
 	is( $node->safe_psql(
 			'postgres', qq{
 			SELECT count(*) FROM generate_series(0, $few - 1) k, idem.claim_action(k::text, '$name') c
 			WHERE c.granted = EXISTS (SELECT FROM kept WHERE kept.key = k::text)}),
 		0,
-		"REQUIREMENTS A2: $name: what was rolled back by all is granted, the rest is a repeat");
+		"$name: what was rolled back by all is granted, the rest is a repeat");
 	$node->safe_psql('postgres', 'TRUNCATE kept');
 }
 
 is($node->safe_psql('postgres', "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"),
-	0, 'CASES 2: no advisory lock is left');
-unlike(slurp_file($node->logfile, $log), qr/ (ERROR|WARNING|FATAL): /, 'REQUIREMENTS A4: nothing in the server log');
+	0, 'no advisory lock is left');
+unlike(slurp_file($node->logfile, $log), qr/ (ERROR|WARNING|FATAL): /, 'nothing in the server log');
 
 $node->stop;
 done_testing();

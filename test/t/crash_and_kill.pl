@@ -7,9 +7,6 @@
 # never handed out blindly: what may have taken effect goes to a person, or is
 # done again only where the rule says that this is safe; and one that kills its
 # workers is not handed out for ever.
-#
-# Rows: REQUIREMENTS A27, A28, A29, A30, A32, A33, A37, A38, A43; CASES 9,
-# CASES 12, CASES 24.
 
 use strict;
 use warnings;
@@ -86,8 +83,8 @@ foreach my $intent (sort keys %first)
 		is_deeply(
 			[ @$answer{qw(granted outcome worker)} ],
 			[ 0, 'in_progress', 'w' ],
-			"REQUIREMENTS A27: $name: nobody is granted while its lease holds");
-		ok(defined $answer->{retry_after}, "REQUIREMENTS A22: $name: the message is kept");
+			"$name: nobody is granted while its lease holds");
+		ok(defined $answer->{retry_after}, "$name: the message is kept");
 
 		$node->lapse("$intent $moment");
 		my $next = $node->claim(key => "$intent $moment", intent => $intent, worker => 'next', draft => { d => 2 });
@@ -96,15 +93,15 @@ foreach my $intent (sort keys %first)
 			is_deeply(
 				[ @$next{qw(granted outcome attempt uncertain)} ],
 				[ 1, 'claimed', 2, 0 ],
-				"REQUIREMENTS A27: $name: it did nothing, so it is handed out again");
+				"$name: it did nothing, so it is handed out again");
 		}
 		elsif ($intent =~ /review/)
 		{
 			is_deeply(
 				[ @$next{qw(granted outcome reason uncertain attempt retry_after)} ],
 				[ 0, 'needs_attention', 'lease_expired', 1, 1, undef ],
-				"REQUIREMENTS A37: $name: a person decides");
-			is($node->claim(key => "$intent $moment", intent => $intent)->{outcome}, 'needs_attention', "REQUIREMENTS A37: $name: and nobody else gets it");
+				"$name: a person decides");
+			is($node->claim(key => "$intent $moment", intent => $intent)->{outcome}, 'needs_attention', "$name: and nobody else gets it");
 		}
 		elsif ($intent =~ /verify/)
 		{
@@ -113,18 +110,18 @@ foreach my $intent (sort keys %first)
 			is_deeply(
 				[ @$next{qw(granted outcome attempt uncertain worker)} ],
 				[ 0, 'verify', 2, 1, 'next' ],
-				"REQUIREMENTS A28: $name: to be searched for before anybody acts");
-			ok(defined $next->{retry_after}, "REQUIREMENTS A28: $name: the message is kept");
+				"$name: to be searched for before anybody acts");
+			ok(defined $next->{retry_after}, "$name: the message is kept");
 			is($node->sqlstate("SELECT idem.begin_effect('$claim->{action_id}', '$next->{claim_id}')"),
-				'IA002', "REQUIREMENTS A28: $name: who searches may not act");
-			is($node->claim(key => "$intent $moment", intent => $intent)->{outcome}, 'in_progress', "REQUIREMENTS A28: $name: only one searches");
+				'IA002', "$name: who searches may not act");
+			is($node->claim(key => "$intent $moment", intent => $intent)->{outcome}, 'in_progress', "$name: only one searches");
 			my $after = $node->call('verify_action', @search, found => done($next) ? 't' : 'f', external_ref => done($next) ? 'found' : undef);
 			if ($moment eq 'before_effect')
 			{
 				is_deeply(
 					[ @$after{qw(granted outcome claim_id uncertain)} ],
 					[ 1, 'claimed', $next->{claim_id}, 0 ],
-					"REQUIREMENTS A28: $name: not there: the search becomes the grant");
+					"$name: not there: the search becomes the grant");
 				$node->call('begin_effect', @search) if $intent =~ /marked/;
 				act($after);
 				$node->call('complete_action', @search);
@@ -134,23 +131,23 @@ foreach my $intent (sort keys %first)
 				is_deeply(
 					[ @$after{qw(granted outcome external_ref)} ],
 					[ 0, 'completed', 'found' ],
-					"REQUIREMENTS A28: $name: found: completed, with no second effect");
+					"$name: found: completed, with no second effect");
 			}
-			is(done($claim), 1, "REQUIREMENTS A28: $name: done once");
-			is($node->claim(key => "$intent $moment", intent => $intent)->{outcome}, 'completed', "REQUIREMENTS A28: $name: and known as done");
+			is(done($claim), 1, "$name: done once");
+			is($node->claim(key => "$intent $moment", intent => $intent)->{outcome}, 'completed', "$name: and known as done");
 		}
 		else
 		{
 			is_deeply(
 				[ @$next{qw(granted outcome attempt uncertain worker)} ],
 				[ 1, 'claimed', 2, 1, 'next' ],
-				"REQUIREMENTS A27: $name: the rule says that doing it again is safe");
+				"$name: the rule says that doing it again is safe");
 		}
-		is($next->{provider_key}, $claim->{provider_key}, "REQUIREMENTS A29: $name: with the same provider key");
-		is_deeply($next->{draft}, { d => 1 }, "REQUIREMENTS A16: $name: and the draft that was kept")
+		is($next->{provider_key}, $claim->{provider_key}, "$name: with the same provider key");
+		is_deeply($next->{draft}, { d => 1 }, "$name: and the draft that was kept")
 		  if $next->{granted};
 		is($node->safe_psql('postgres', "SELECT count(*) FROM idem.history WHERE action_id = '$claim->{action_id}' AND event = 'expired' AND attempt = 1"),
-			1, "REQUIREMENTS A24: $name: the lost attempt stands in the history");
+			1, "$name: the lost attempt stands in the history");
 	}
 }
 
@@ -161,12 +158,12 @@ my $report = $node->call(
 	action_id => $in_crash->{action_id},
 	claim_id => $in_crash->{claim_id},
 	external_ref => 'sent');
-is_deeply([ @$report{qw(accepted state)} ], [ 1, 'completed' ], 'REQUIREMENTS A43: the success is accepted after the restart, though late');
-is($node->claim(key => 'marked-review crash', intent => 'marked-review')->{external_ref}, 'sent', 'REQUIREMENTS A43: a repeat gets the reference');
+is_deeply([ @$report{qw(accepted state)} ], [ 1, 'completed' ], 'the success is accepted after the restart, though late');
+is($node->claim(key => 'marked-review crash', intent => 'marked-review')->{external_ref}, 'sent', 'a repeat gets the reference');
 
 my $taken = $first{'plain-repeat'}{after_effect};
 $report = $node->call('complete_action', action_id => $taken->{action_id}, claim_id => $taken->{claim_id}, external_ref => 'sent');
-is_deeply([ @$report{qw(accepted state)} ], [ 0, 'needs_attention' ], 'CASES 24: after a takeover it stops the next attempt');
+is_deeply([ @$report{qw(accepted state)} ], [ 0, 'needs_attention' ], 'after a takeover it stops the next attempt');
 
 # a search before the effect could settle proves nothing, and one that nobody can
 # make is a person's
@@ -174,29 +171,29 @@ $node->rule('settling', lease => '1 hour', on_uncertain => 'verify', settle => '
 my $settling = $node->claim(key => 'settling', intent => 'settling');
 $node->lapse('settling');
 $settling = $node->claim(key => 'settling', intent => 'settling');
-is_deeply([ @$settling{qw(granted outcome claim_id)} ], [ 0, 'not_due', undef ], 'REQUIREMENTS A32: not before it had time to settle');
-cmp_ok($settling->{retry_after}, '>', 1700, 'REQUIREMENTS A32: counted from the end of the lease');
+is_deeply([ @$settling{qw(granted outcome claim_id)} ], [ 0, 'not_due', undef ], 'not before it had time to settle');
+cmp_ok($settling->{retry_after}, '>', 1700, 'counted from the end of the lease');
 
 my $unclear = $node->claim(key => 'unclear', intent => 'plain-verify');
 $node->lapse('unclear');
 $unclear = $node->claim(key => 'unclear', intent => 'plain-verify');
 my $after = $node->call('verify_action', action_id => $unclear->{action_id}, claim_id => $unclear->{claim_id}, found => undef);
-is_deeply([ @$after{qw(granted outcome reason)} ], [ 0, 'needs_attention', 'verify_inconclusive' ], 'REQUIREMENTS A37: who could not find out leaves it to a person');
+is_deeply([ @$after{qw(granted outcome reason)} ], [ 0, 'needs_attention', 'verify_inconclusive' ], 'who could not find out leaves it to a person');
 
 # the searcher dies too
 $unclear = $node->claim(key => 'searcher', intent => 'plain-verify');
 $node->lapse('searcher');
-is($node->claim(key => 'searcher', intent => 'plain-verify')->{outcome}, 'verify', 'CASES 9: a search');
+is($node->claim(key => 'searcher', intent => 'plain-verify')->{outcome}, 'verify', 'a search');
 $node->lapse('searcher');
-is($node->claim(key => 'searcher', intent => 'plain-verify')->{outcome}, 'verify', 'CASES 9: lost, so another');
+is($node->claim(key => 'searcher', intent => 'plain-verify')->{outcome}, 'verify', 'lost, so another');
 $node->lapse('searcher');
-is($node->claim(key => 'searcher', intent => 'plain-verify')->{reason}, 'attempts_exhausted', 'CASES 9: searches that are lost count too');
+is($node->claim(key => 'searcher', intent => 'plain-verify')->{reason}, 'attempts_exhausted', 'searches that are lost count too');
 
 # fail_action means unknown unless told otherwise
 my $timeout = $node->claim(key => 'timeout', intent => 'plain-review');
 $node->call('fail_action', action_id => $timeout->{action_id}, claim_id => $timeout->{claim_id}, error => 'timeout');
 $timeout = $node->claim(key => 'timeout', intent => 'plain-review');
-is_deeply([ @$timeout{qw(outcome reason)} ], [ 'needs_attention', 'outcome_unknown' ], 'REQUIREMENTS A33: a timeout is not a failure');
+is_deeply([ @$timeout{qw(outcome reason)} ], [ 'needs_attention', 'outcome_unknown' ], 'a timeout is not a failure');
 
 #
 # A38: retry only within the provider's window, counted from the first claim
@@ -205,15 +202,15 @@ my $window = $node->claim(key => 'window', intent => 'plain-retry');
 $node->lapse('window');
 $node->safe_psql('postgres',
 	q{UPDATE idem.idem_actions SET first_claimed_at = clock_timestamp() - interval '22 hours 50 minutes' WHERE key = 'window'});
-is($node->claim(key => 'window', intent => 'plain-retry')->{attempt}, 2, 'REQUIREMENTS A30: handed out again while the window holds the lease');
+is($node->claim(key => 'window', intent => 'plain-retry')->{attempt}, 2, 'handed out again while the window holds the lease');
 $node->lapse('window');
 $node->safe_psql('postgres',
 	q{UPDATE idem.idem_actions SET first_claimed_at = clock_timestamp() - interval '23 hours 10 minutes' WHERE key = 'window'});
 is($node->claim(key => 'window', intent => 'plain-retry', lease => '10 minutes')->{attempt},
-	3, 'REQUIREMENTS A30: a shorter lease still fits');
+	3, 'a shorter lease still fits');
 $node->lapse('window');
 $window = $node->claim(key => 'window', intent => 'plain-retry');
-is_deeply([ @$window{qw(granted reason)} ], [ 0, 'attempts_exhausted' ], 'CASES 9: three are lost');
+is_deeply([ @$window{qw(granted reason)} ], [ 0, 'attempts_exhausted' ], 'three are lost');
 
 $window = $node->claim(key => 'window2', intent => 'plain-retry');
 $node->lapse('window2');
@@ -221,12 +218,12 @@ $node->safe_psql('postgres',
 	q{UPDATE idem.idem_actions SET first_claimed_at = clock_timestamp() - interval '23 hours 10 minutes' WHERE key = 'window2'});
 $window = $node->claim(key => 'window2', intent => 'plain-retry');
 is_deeply([ @$window{qw(granted outcome reason)} ],
-	[ 0, 'needs_attention', 'provider_window_over' ], 'REQUIREMENTS A38: a lease that would outlive the window is not handed out');
+	[ 0, 'needs_attention', 'provider_window_over' ], 'a lease that would outlive the window is not handed out');
 is($node->sqlstate(q{SELECT idem.define_rule('r', 'u', 'r', on_uncertain => 'retry')}),
-	'22023', 'REQUIREMENTS A38: retry without a window is refused');
+	'22023', 'retry without a window is refused');
 
 #
-# CASES 9: an action that kills its worker
+# an action that kills its worker
 #
 foreach my $intent ('plain-repeat', 'marked-review', 'marked-repeat', 'plain-retry')
 {
@@ -237,7 +234,7 @@ foreach my $intent ('plain-repeat', 'marked-review', 'marked-repeat', 'plain-ret
 		my $victim = $node->session;
 		my $claim = $node->call_in($victim, 'claim_action', key => "killer of $intent", intent => $intent);
 
-		is($claim->{attempt}, $attempt, "CASES 9: $intent: hand-out $attempt");
+		is($claim->{attempt}, $attempt, "$intent: hand-out $attempt");
 		push @keys, $claim->{provider_key};
 		$node->kill_client($victim);
 		$node->lapse("killer of $intent");
@@ -246,9 +243,9 @@ foreach my $intent ('plain-repeat', 'marked-review', 'marked-repeat', 'plain-ret
 	is_deeply(
 		[ @$fourth{qw(granted outcome reason attempt)} ],
 		[ 0, 'needs_attention', 'attempts_exhausted', 3 ],
-		"CASES 9: $intent: no 4th hand-out");
-	is($node->claim(key => "killer of $intent", intent => $intent)->{granted}, 0, "CASES 9: $intent: nor later");
-	is(scalar(grep { $_ eq $keys[0] } @keys), 3, "REQUIREMENTS A29: $intent: one provider key throughout");
+		"$intent: no 4th hand-out");
+	is($node->claim(key => "killer of $intent", intent => $intent)->{granted}, 0, "$intent: nor later");
+	is(scalar(grep { $_ eq $keys[0] } @keys), 3, "$intent: one provider key throughout");
 
 	# a person looks, and gives it a new budget
 	$node->call('resolve_action', action_id => $fourth->{action_id}, decision => 'not_happened', note => 'looked', revision => $fourth->{revision});
@@ -257,14 +254,14 @@ foreach my $intent ('plain-repeat', 'marked-review', 'marked-repeat', 'plain-ret
 		my $claim = $node->claim(key => "killer of $intent", intent => $intent);
 
 		is_deeply([ @$claim{qw(granted attempt uncertain)} ], [ 1, $attempt, $attempt > 4 && $intent =~ /plain/ ? 1 : 0 ],
-			"CASES 9: $intent: after 'not_happened' hand-out $attempt");
+			"$intent: after 'not_happened' hand-out $attempt");
 		$node->lapse("killer of $intent");
 	}
-	is($node->claim(key => "killer of $intent", intent => $intent)->{reason}, 'attempts_exhausted', "CASES 9: $intent: and no more");
+	is($node->claim(key => "killer of $intent", intent => $intent)->{reason}, 'attempts_exhausted', "$intent: and no more");
 }
 
 #
-# CASES 12: restart of a run from zero
+# restart of a run from zero
 #
 my $run = sub {
 	my ($n) = @_;
@@ -282,7 +279,7 @@ my @again = map { $run->($_) } 1 .. 3;
 is_deeply(
 	[ map { [ @$_{qw(granted outcome external_ref)}, $_->{result} && $_->{result}{n} ] } @again ],
 	[ [ 0, 'completed', 'ref 1', 1 ], [ 0, 'completed', 'ref 2', 2 ], [ 1, 'claimed', undef, undef ] ],
-	'CASES 12: 1 and 2 answer with what is stored, only 3 is granted');
+	'1 and 2 answer with what is stored, only 3 is granted');
 
 $node->stop;
 done_testing();

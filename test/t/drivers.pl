@@ -8,8 +8,6 @@
 # back; a result that the driver or the server refuses does not lose the
 # completion.
 #
-# Rows: CASES 20, CASES 19, CASES 17; REQUIREMENTS A21.
-#
 # Needs Debian's python3-psycopg; skipped where it is missing.
 
 use strict;
@@ -64,7 +62,7 @@ sub outcome
 }
 
 #
-# CASES 20: the default connection opens a transaction with its first statement
+# the default connection opens a transaction with its first statement
 #
 my $said = python(
 	q{
@@ -81,13 +79,13 @@ conn.rollback()
 said['begin'] = code(lambda: conn.execute("SELECT idem.begin_effect(gen_random_uuid(), gen_random_uuid())"))
 said['begin hint'] = said['hint']
 });
-is($said->{claim}, '25001', 'CASES 20: psycopg as it is: claim_action raises 25001');
-like($said->{'claim hint'}, qr/autocommit/, 'CASES 20: with a hint that names its setting');
-is($said->{batch}, '25001', 'CASES 20: so does claim_actions');
-is($said->{block}, '25001', 'CASES 20: and inside conn.transaction()');
-is($said->{begin}, '25001', 'CASES 20: and begin_effect');
-like($said->{'begin hint'}, qr/autocommit/, 'CASES 20: with the same hint');
-is(outcome('default'), 'unknown', 'CASES 20: nothing was claimed');
+is($said->{claim}, '25001', 'psycopg as it is: claim_action raises 25001');
+like($said->{'claim hint'}, qr/autocommit/, 'with a hint that names its setting');
+is($said->{batch}, '25001', 'so does claim_actions');
+is($said->{block}, '25001', 'and inside conn.transaction()');
+is($said->{begin}, '25001', 'and begin_effect');
+like($said->{'begin hint'}, qr/autocommit/, 'with the same hint');
+is(outcome('default'), 'unknown', 'nothing was claimed');
 
 $said = python(
 	q{
@@ -103,12 +101,12 @@ cur = conn.execute("SELECT granted, action_id, claim_id FROM idem.claim_action(%
 said['auto'], action, claim = cur.fetchone()
 said['done'] = conn.execute("SELECT accepted FROM idem.complete_action(%s, %s, 'ref')", [action, claim]).fetchone()[0]
 });
-ok($said->{first}, 'CASES 20: in_transaction: granted inside');
-is(outcome('died'), 'unknown', 'CASES 20: and forgotten where the client dies before COMMIT');
-ok($said->{second}, 'CASES 20: in_transaction, committed');
-is(outcome('kept'), 'in_progress', 'CASES 20: is kept');
-ok($said->{auto} && $said->{done}, 'CASES 20: autocommit=True: claimed and completed');
-is(outcome('auto'), 'completed', 'CASES 20: and kept');
+ok($said->{first}, 'in_transaction: granted inside');
+is(outcome('died'), 'unknown', 'and forgotten where the client dies before COMMIT');
+ok($said->{second}, 'in_transaction, committed');
+is(outcome('kept'), 'in_progress', 'is kept');
+ok($said->{auto} && $said->{done}, 'autocommit=True: claimed and completed');
+is(outcome('auto'), 'completed', 'and kept');
 
 #
 # A pipeline: statements up to a Sync are one transaction, though no BEGIN is sent
@@ -151,21 +149,21 @@ said['begun'] = told([f"SELECT idem.begin_effect('{action}', '{claim}') > 0"])
 });
 foreach my $key ('first', 'then error', 'batch')
 {
-	is($said->{$key}[0], 't', "REQUIREMENTS A21: a claim that begins a pipeline: granted ($key)");
+	is($said->{$key}[0], 't', "a claim that begins a pipeline: granted ($key)");
 	$node->poll_query_until('postgres', q{SELECT count(*) = 0 FROM pg_stat_activity WHERE state ~ '^idle in transaction'});
-	is(outcome($key), 'in_progress', "REQUIREMENTS A21: and kept, though the pipeline never ended well ($key)");
+	is(outcome($key), 'in_progress', "and kept, though the pipeline never ended well ($key)");
 }
-is($said->{after}[1], '25001', 'CASES 20: a claim after other statements of a pipeline');
-is(outcome('after'), 'unknown', 'CASES 20: claims nothing');
-is_deeply([ $said->{two}[0], outcome('two 1') ], [ 't', 'in_progress' ], 'REQUIREMENTS A21: two claims in a pipeline: the first is kept');
-is(($said->{two}[1] eq 't' ? 'in_progress' : 'unknown'), outcome('two 2'), 'REQUIREMENTS A21: the second as it was told');
-is($said->{inside}[0], 't', 'CASES 20: in_transaction: granted in a pipeline');
-is(outcome('inside'), 'unknown', 'CASES 20: and gone with it');
-is($said->{begun}[0], 't', 'REQUIREMENTS A21: begin_effect in a pipeline');
-is($node->safe_psql('postgres', q{SELECT begun FROM idem.idem_actions WHERE key = 'begun'}), 't', 'REQUIREMENTS A21: is kept');
+is($said->{after}[1], '25001', 'a claim after other statements of a pipeline');
+is(outcome('after'), 'unknown', 'claims nothing');
+is_deeply([ $said->{two}[0], outcome('two 1') ], [ 't', 'in_progress' ], 'two claims in a pipeline: the first is kept');
+is(($said->{two}[1] eq 't' ? 'in_progress' : 'unknown'), outcome('two 2'), 'the second as it was told');
+is($said->{inside}[0], 't', 'in_transaction: granted in a pipeline');
+is(outcome('inside'), 'unknown', 'and gone with it');
+is($said->{begun}[0], 't', 'begin_effect in a pipeline');
+is($node->safe_psql('postgres', q{SELECT begun FROM idem.idem_actions WHERE key = 'begun'}), 't', 'is kept');
 
 #
-# CASES 19: cut model text as the result
+# cut model text as the result
 #
 $said = python(
 	q{
@@ -188,11 +186,11 @@ said['fine'] = finish('fine', {'text': 'whole \U0001F600'})
 });
 foreach my $key (qw(zero half nan))
 {
-	ok($said->{"$key failed"}, "CASES 19: $key: the result is refused");
-	is_deeply($said->{$key}, [ JSON::PP::true, 'completed' ], "CASES 19: $key: the completion is recorded without it");
-	is(outcome($key), 'completed', "CASES 19: $key: and repeats are told");
+	ok($said->{"$key failed"}, "$key: the result is refused");
+	is_deeply($said->{$key}, [ JSON::PP::true, 'completed' ], "$key: the completion is recorded without it");
+	is(outcome($key), 'completed', "$key: and repeats are told");
 }
-ok(!$said->{'fine failed'}, 'CASES 19: a whole emoji is kept');
+ok(!$said->{'fine failed'}, 'a whole emoji is kept');
 
 #
 # A driver's prepared statements, by name and by the server's own plans
@@ -206,8 +204,8 @@ said['rows'] = [conn.execute(q, [k, k, 'w', '1 min']).fetchone() for k in ['p1',
 conn.execute("DROP EXTENSION idem_action; CREATE EXTENSION idem_action; SELECT idem.define_rule('act', 'u', 'r')", prepare=False)
 said['anew'] = conn.execute(q, ['p1', 'p1', 'w', '1 min']).fetchone()
 });
-is(scalar(grep { $_->[0] } @{ $said->{rows} }), 2, 'CASES 1: prepared statements: each key granted once');
-is(scalar(grep { $_->[2] } @{ $said->{rows} }), 20, 'CASES 1: always a full row');
+is(scalar(grep { $_->[0] } @{ $said->{rows} }), 2, 'prepared statements: each key granted once');
+is(scalar(grep { $_->[2] } @{ $said->{rows} }), 20, 'always a full row');
 ok($said->{anew}[0], 'prepared statements outlive DROP and CREATE EXTENSION');
 
 $node->stop;

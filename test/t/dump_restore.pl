@@ -5,8 +5,6 @@
 # Protects: after a restore old keys are repeats, whoever held a claim still
 # holds it, new keys are claimed, and numbers go on where they stood.  Rules,
 # levels, pauses, the current secret and the order of the queue are as before.
-#
-# Rows: CASES 5; REQUIREMENTS A26 (dump and restore), A29 (provider key).
 
 use strict;
 use warnings;
@@ -130,7 +128,7 @@ my %restore = (
 
 foreach my $format (sort keys %restore)
 {
-	my $name = "CASES 5: $format";
+	my $name = "$format";
 
 	$node->safe_psql('postgres', "CREATE DATABASE $format TEMPLATE template0");
 	$restore{$format}->();
@@ -201,13 +199,13 @@ foreach my $format (sort keys %restore)
 
 # restart
 $node->restart;
-is(content('postgres'), $content, 'REQUIREMENTS A26: the ledger after a restart');
+is(content('postgres'), $content, 'the ledger after a restart');
 is( $node->safe_psql(
 		'postgres', q{
 		SELECT c.outcome, c.external_ref FROM (SELECT * FROM idem.idem_actions WHERE key LIKE 'k-2-%' OFFSET 0) a,
 			idem.claim_action(a.key, a.intent, a.params) c}),
 	'completed|ref 2',
-	'REQUIREMENTS A26: and it goes on');
+	'and it goes on');
 
 $node->stop;
 done_testing();

@@ -6,9 +6,6 @@
 #
 # Protects: the forced commit of every answer that a caller acts on, and that a
 # claim is the row of its transaction and nothing else.
-#
-# Rows: REQUIREMENTS A21 (acknowledged claim survives), A26 (restart), A27,
-# A20, A10 (another step is answered in < 50 ms); DESIGN section 8.1, 8.6.
 
 use strict;
 use warnings;
@@ -85,41 +82,41 @@ is($claim->{granted}, 1, 'a claim');
 is_deeply(
 	[ @$found{qw(outcome worker attempt action_id)} ],
 	[ 'in_progress', 'w', 1, $claim->{action_id} ],
-	'REQUIREMENTS A21: claim_action survives the crash');
-like(row('single'), qr/"claim_id": "$claim->{claim_id}"/, 'REQUIREMENTS A21: with its claim_id');
+	'claim_action survives the crash');
+like(row('single'), qr/"claim_id": "$claim->{claim_id}"/, 'with its claim_id');
 
 my @claims = answered_and_crashed("idem.claim_actions('act', ARRAY['b1', 'b2', 'b3'])");
 is(scalar(grep { row($_->{key}) =~ /"claim_id": "$_->{claim_id}"/ } @claims),
-	3, 'REQUIREMENTS A21: claim_actions survives the crash');
+	3, 'claim_actions survives the crash');
 
 my $marked = $node->claim(key => 'begun', intent => 'act');
 answered_and_crashed('idem.begin_effect(' . ids($marked) . q{, draft => '{"d": 1}')});
-like(row('begun'), qr/"begun": true.*"draft": \{"d": 1\}/, 'REQUIREMENTS A21: begin_effect survives the crash');
+like(row('begun'), qr/"begun": true.*"draft": \{"d": 1\}/, 'begin_effect survives the crash');
 
 my $until = $node->safe_psql('postgres', q{SELECT max(lease_until) FROM idem.idem_actions WHERE key = 'b1'});
 answered_and_crashed('idem.extend_claim(' . ids($claims[0]) . ", lease => '1 day')");
 is($node->safe_psql('postgres', "SELECT lease_until > '$until' FROM idem.idem_actions WHERE key = 'b1'"),
-	't', 'REQUIREMENTS A21: extend_claim survives the crash');
+	't', 'extend_claim survives the crash');
 
 answered_and_crashed("idem.extend_claims(ARRAY['$claims[1]{action_id}'::uuid], ARRAY['$claims[1]{claim_id}'::uuid], '1 day')");
 is($node->safe_psql('postgres', "SELECT lease_until > '$until' FROM idem.idem_actions WHERE key = 'b2'"),
-	't', 'REQUIREMENTS A21: extend_claims survives the crash');
+	't', 'extend_claims survives the crash');
 
 answered_and_crashed('idem.complete_action(' . ids($claim) . ", external_ref => 'ref-1')");
 $found = $node->claim(key => 'single', intent => 'act');
 is_deeply([ @$found{qw(outcome external_ref)} ],
-	[ 'completed', 'ref-1' ], 'REQUIREMENTS A21: complete_action survives the crash');
+	[ 'completed', 'ref-1' ], 'complete_action survives the crash');
 
 answered_and_crashed("idem.complete_actions(ARRAY['$claims[0]{action_id}'::uuid], ARRAY['$claims[0]{claim_id}'::uuid])");
 is($node->claim(key => 'b1', intent => 'act')->{outcome},
-	'completed', 'REQUIREMENTS A21: complete_actions survives the crash');
+	'completed', 'complete_actions survives the crash');
 
 answered_and_crashed('idem.fail_action(' . ids($claims[1]) . ", error => 'no', effect => 'refused')");
 is($node->claim(key => 'b2', intent => 'act')->{outcome},
-	'failed', 'REQUIREMENTS A21: fail_action survives the crash');
+	'failed', 'fail_action survives the crash');
 
 answered_and_crashed('idem.release_action(' . ids($claims[2]) . ')');
-is($node->claim(key => 'b3', intent => 'act')->{attempt}, 2, 'REQUIREMENTS A21: release_action survives the crash');
+is($node->claim(key => 'b3', intent => 'act')->{attempt}, 2, 'release_action survives the crash');
 
 # where a lost completion is allowed, it leaves doubt and never a second effect
 $claim = $node->claim(key => 'async', intent => 'other');
@@ -186,21 +183,21 @@ foreach my $end (sort keys %end)
 	  if $then eq 'completed';
 
 	my ($outcome, $ms) = best_of($end, 'act');
-	is($outcome, 'contended', "REQUIREMENTS A20: $end: the rival is told contended while it is open");
+	is($outcome, 'contended', "$end: the rival is told contended while it is open");
 	cmp_ok($ms, '<', 50, "$end: in less than 50 ms ($ms ms)");
 	($outcome, $ms) = best_of($end, 'other');
-	cmp_ok($ms, '<', 50, "REQUIREMENTS A10: $end: another step of the same key in less than 50 ms ($ms ms)");
+	cmp_ok($ms, '<', 50, "$end: another step of the same key in less than 50 ms ($ms ms)");
 
 	$node->send($waiter, $node->call_sql('claim_action', key => $end, intent => 'act', wait => '30 s', worker => 'waiter'));
 	$node->wait_until_blocked($waiter);
 	$how->($holder);
 	my $answer = $node->decode($waiter->query(''));
-	is($answer->{outcome}, $then, "REQUIREMENTS A27: $end: a rival that waited is answered $then");
+	is($answer->{outcome}, $then, "$end: a rival that waited is answered $then");
 	is_deeply(
 		[ @$answer{qw(attempt worker external_ref)} ],
 		$then eq 'claimed' ? [ 1, 'waiter', undef ] : [ 1, undef, 'mine' ],
-		"REQUIREMENTS A22: $end: with the facts that hold now");
-	is($node->claim(key => $end, intent => 'act')->{granted}, 0, "REQUIREMENTS A20: $end: nobody else is granted");
+		"$end: with the facts that hold now");
+	is($node->claim(key => $end, intent => 'act')->{granted}, 0, "$end: nobody else is granted");
 	$waiter->quit;
 	$holder->query('ROLLBACK') if $end eq 'savepoint' || $end eq 'error';
 	$holder->quit unless $end eq 'client_killed' || $end eq 'terminated';
@@ -218,7 +215,7 @@ foreach my $waiter (@waiters)
 }
 $holder->query_safe('ROLLBACK');
 my @answers = map { $node->decode($_->query(''))->{outcome} } @waiters;
-is_deeply([ sort @answers ], [ 'claimed', ('in_progress') x 3 ], 'REQUIREMENTS A20: of four that waited one is granted');
+is_deeply([ sort @answers ], [ 'claimed', ('in_progress') x 3 ], 'of four that waited one is granted');
 $_->quit foreach @waiters;
 
 # the server crashes under an open claim, and under a prepared one
@@ -229,7 +226,7 @@ $other->query_safe('BEGIN');
 my $prepared = $node->call_in($other, 'claim_action', key => 'prepared', intent => 'act', in_transaction => 't');
 $other->query_safe(q{PREPARE TRANSACTION 'p'});
 $node->kill_process($holder->{backend});
-is($node->claim(key => 'crash', intent => 'act')->{granted}, 1, 'REQUIREMENTS A27: an open claim does not outlive the server');
+is($node->claim(key => 'crash', intent => 'act')->{granted}, 1, 'an open claim does not outlive the server');
 is($node->claim(key => 'prepared', intent => 'act')->{outcome}, 'contended', 'a prepared one does');
 $node->crash;
 is($node->claim(key => 'prepared', intent => 'act')->{outcome}, 'contended', 'and a second crash');

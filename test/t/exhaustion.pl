@@ -4,9 +4,6 @@
 #
 # Protects: nothing runs out on default settings (lock table, memory), and other
 # sessions are served meanwhile.
-#
-# Rows: DESIGN section 8.1 (a key lock is held only for the insert), CONVENTIONS
-# "Memory"; REQUIREMENTS B2.
 
 use strict;
 use warnings;

@@ -7,8 +7,6 @@
 # has in hand (an object, a Date, a null) arrives as it should; a result that the
 # server refuses does not lose the completion.
 #
-# Rows: CASES 20, CASES 19.
-#
 # Needs node and its package pg, by NODE_PATH or where node looks by itself;
 # skipped where they are missing.  Not among the dependencies: Debian's node is
 # larger than everything else that the tests need, and most of this is what
@@ -61,7 +59,7 @@ sub outcome
 	return $node->call('find_action', key => $key, intent => 'act')->{outcome};
 }
 
-# --- CASES 20 ---------------------------------------------------------------
+# --- what a driver does ---------------------------------------------------------------
 
 my $said = javascript(
 	q{
@@ -86,19 +84,19 @@ my $said = javascript(
 	said.done = await one('SELECT * FROM idem.complete_action($1, $2, $3, $4)', [said.claim.action_id, said.claim.claim_id, 'ref', { a: [1, 2] }]);
 	said.repeat = await one(claim, ['plain']);
 });
-is($said->{begun}, '25001', 'CASES 20: after BEGIN claim_action raises 25001');
-is($said->{batch}, '25001', 'CASES 20: so does claim_actions');
-is($said->{two}, '25001', 'CASES 20: and a claim beside another statement');
-ok($said->{hint}, 'CASES 20: with a hint');
-is(outcome('begun'), 'unknown', 'CASES 20: nothing was claimed');
-ok($said->{first}, 'CASES 20: in_transaction: granted inside');
-is(outcome('died'), 'unknown', 'CASES 20: and forgotten where the client dies before COMMIT');
-ok($said->{second}, 'CASES 20: in_transaction, committed');
-is(outcome('kept'), 'in_progress', 'CASES 20: is kept');
-ok($said->{claim}{granted} && $said->{done}{accepted}, 'CASES 20: as it is by default: claimed and completed');
-is_deeply($said->{repeat}{result}, { a => [ 1, 2 ] }, 'CASES 20: a repeat gets the result');
+is($said->{begun}, '25001', 'after BEGIN claim_action raises 25001');
+is($said->{batch}, '25001', 'so does claim_actions');
+is($said->{two}, '25001', 'and a claim beside another statement');
+ok($said->{hint}, 'with a hint');
+is(outcome('begun'), 'unknown', 'nothing was claimed');
+ok($said->{first}, 'in_transaction: granted inside');
+is(outcome('died'), 'unknown', 'and forgotten where the client dies before COMMIT');
+ok($said->{second}, 'in_transaction, committed');
+is(outcome('kept'), 'in_progress', 'is kept');
+ok($said->{claim}{granted} && $said->{done}{accepted}, 'as it is by default: claimed and completed');
+is_deeply($said->{repeat}{result}, { a => [ 1, 2 ] }, 'a repeat gets the result');
 
-# --- CASES 19: cut model text, and what JavaScript makes of values ------------
+# --- cut model text, and what JavaScript makes of values ------------
 
 $said = javascript(
 	q{
@@ -120,12 +118,12 @@ $said = javascript(
 });
 foreach my $key (qw(zero half array))
 {
-	like($said->{"$key failed"}, qr/^22/, "CASES 19: $key: the result is refused");
-	is_deeply($said->{$key}, { accepted => JSON::PP::true, state => 'completed' }, "CASES 19: $key: the completion is recorded without it");
+	like($said->{"$key failed"}, qr/^22/, "$key: the result is refused");
+	is_deeply($said->{$key}, { accepted => JSON::PP::true, state => 'completed' }, "$key: the completion is recorded without it");
 }
 foreach my $key (qw(fine list))
 {
-	ok(!$said->{"$key failed"} && $said->{$key}{accepted}, "CASES 19: $key: is kept");
+	ok(!$said->{"$key failed"} && $said->{$key}{accepted}, "$key: is kept");
 }
 is_deeply($node->call('find_action', key => 'list', intent => 'act')->{result}, [qw(a b)], 'a list arrives as JSON where it is made JSON before');
 

@@ -4,8 +4,6 @@
 # never more than asked for, and none is lost or done twice whoever dies.
 #
 # IDEM_OUTBOX_ACTIONS sets how many actions the takers fight over.
-#
-# Rows: CASES 10; REQUIREMENTS A34.
 
 use strict;
 use warnings;
@@ -468,7 +466,7 @@ is(keys_of(take('pause')), 'k2 k3', 'resumed');
 # One bad row
 #
 
-# CASES 10: the slow enqueuer
+# the slow enqueuer
 $node->rule('ids');
 $holder->query_safe(q{BEGIN; SELECT idem.enqueue_action('slow', 'ids')});
 enqueue('ids', 'fast');

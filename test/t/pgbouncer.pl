@@ -14,8 +14,6 @@
 # of their key: an index of the DBA's does not take their row.  What is left in
 # progress lapses in the end, and a last round does what is not done.
 #
-# Rows: CASES 2.
-#
 # Needs Debian's pgbouncer; skipped where it is missing.  $IDEM_POOL_CALLS says
 # how many calls (10000).
 
@@ -280,13 +278,13 @@ sub nothing_left
 	my ($when) = @_;
 
 	ok( $node->poll_query_until('postgres', q{SELECT count(*) = 0 FROM pg_stat_activity WHERE usename = 'pooled' AND state <> 'idle'}),
-		"CASES 2: $when: no server connection is busy or in a transaction");
+		"$when: no server connection is busy or in a transaction");
 	my $backends = $node->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE usename = 'pooled'});
-	cmp_ok($backends, '>', 0, "CASES 2: $when: there are connections, each with a past");
-	cmp_ok($backends, '<=', 3, "CASES 2: $when: no more than three");
-	is($node->safe_psql('postgres', q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}), 0, "CASES 2: $when: no advisory lock is left");
+	cmp_ok($backends, '>', 0, "$when: there are connections, each with a past");
+	cmp_ok($backends, '<=', 3, "$when: no more than three");
+	is($node->safe_psql('postgres', q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}), 0, "$when: no advisory lock is left");
 	is($node->safe_psql('postgres', q{SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE a.usename = 'pooled'}),
-		0, "CASES 2: $when: nor any other");
+		0, "$when: nor any other");
 	return;
 }
 nothing_left('after cancels and kills');
@@ -310,22 +308,22 @@ nothing_left('at the end');
 #
 note keys(%granted) . ' grants and ' . keys(%completed) . ' completions told; errors: ' . join ', ', map { "$_: $error{$_}" } sort keys %error;
 
-cmp_ok($error{22012} // 0, '>', $calls / 40, 'CASES 2: claims that the index refuses');
+cmp_ok($error{22012} // 0, '>', $calls / 40, 'claims that the index refuses');
 # that; cancelled; in a transaction after that; the pool's own, cancelled while
 # it prepared a connection
 delete @error{qw(22012 57014 25P02 08P01)};
-is(join(', ', map { "$_: $error{$_}" } sort keys %error), '', 'CASES 2: no other error but those of a cancel');
-cmp_ok(scalar(keys %granted), '>', $keys, 'CASES 2: there were failures, and attempts after them');
-is((grep { @$_ > 1 } values %granted) + 0, 0, 'CASES 2: each attempt was granted to one client');
-is((grep { @$_ > 1 } values %completed) + 0, 0, 'CASES 2: no key was completed twice');
+is(join(', ', map { "$_: $error{$_}" } sort keys %error), '', 'no other error but those of a cancel');
+cmp_ok(scalar(keys %granted), '>', $keys, 'there were failures, and attempts after them');
+is((grep { @$_ > 1 } values %granted) + 0, 0, 'each attempt was granted to one client');
+is((grep { @$_ > 1 } values %completed) + 0, 0, 'no key was completed twice');
 my %stored = map { split /\|/ } split /\n/, $node->safe_psql('postgres', q{SELECT key, external_ref FROM idem.idem_actions WHERE intent = 'act' AND state = 'completed'});
-is((grep { ($stored{$_} // '') ne $completed{$_}[0] } keys %completed) + 0, 0, 'CASES 2: every completion that was told is stored');
+is((grep { ($stored{$_} // '') ne $completed{$_}[0] } keys %completed) + 0, 0, 'every completion that was told is stored');
 
 is($node->safe_psql('postgres', q{SELECT intent, state, count(*) FROM idem.idem_actions GROUP BY 1, 2 ORDER BY 1}),
-	"act|completed|$keys\nonce|completed|$keys", 'CASES 2: everything is done');
-is($node->safe_psql('postgres', q{SELECT count(*), count(DISTINCT key) FROM effects}), "$keys|$keys", 'CASES 2: once() was so once');
+	"act|completed|$keys\nonce|completed|$keys", 'everything is done');
+is($node->safe_psql('postgres', q{SELECT count(*), count(DISTINCT key) FROM effects}), "$keys|$keys", 'once() was so once');
 is($node->safe_psql('postgres', q{SELECT count(*) FROM idem.idem_actions a WHERE idem.violated_invariant(a) IS NOT NULL}),
-	0, 'CASES 2: no invariant is violated');
+	0, 'no invariant is violated');
 $admin->quit;
 kill 'INT', $pool;
 waitpid $pool, 0;

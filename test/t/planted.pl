@@ -12,8 +12,6 @@
 # the ledger's and of the catalogs, in pg_temp too; casts, which only the owner
 # of a type can make, from and to planted types.  Each raises an error when it
 # is used, so both the caller and the server's log would tell.
-#
-# Rows: CASES 11.
 
 use strict;
 use warnings;
@@ -126,7 +124,7 @@ sub victim
 	my ($what, $script) = @_;
 	my (undef, $out, $err) = $node->psql('postgres', "\\set VERBOSITY terse\n$script", on_error_stop => 0);
 
-	is($err, '', "CASES 11: $what: nothing planted, no error");
+	is($err, '', "$what: nothing planted, no error");
 	return $out;
 }
 
@@ -143,7 +141,7 @@ foreach my $what ("SELECT 'a' = 'a'::pg_catalog.text", 'SELECT now()', "SELECT f
 my $offset = -s $node->logfile;
 victim('CREATE EXTENSION', "$tables$path CREATE EXTENSION idem_action;");
 is($node->safe_psql('postgres', q{SELECT nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE extname = 'idem_action'}),
-	'pg_catalog', 'CASES 11: it is where it belongs');
+	'pg_catalog', 'it is where it belongs');
 is( $node->safe_psql(
 		'postgres', q{
 		SELECT count(*) FROM pg_depend d JOIN pg_depend e ON (e.classid, e.objid) = (d.classid, d.objid) AND e.deptype = 'e'
@@ -151,7 +149,7 @@ is( $node->safe_psql(
 			SELECT 'pg_proc'::regclass, oid FROM pg_proc WHERE pronamespace = 'evil'::regnamespace
 			UNION ALL SELECT 'pg_operator'::regclass, oid FROM pg_operator WHERE oprnamespace = 'evil'::regnamespace
 			UNION ALL SELECT 'pg_type'::regclass, oid FROM pg_type WHERE typnamespace = 'evil'::regnamespace)}),
-	0, 'CASES 11: no part of it depends on what is planted');
+	0, 'no part of it depends on what is planted');
 
 # --- every function, procedure and view -------------------------------------
 
@@ -255,7 +253,7 @@ foreach my $function (
 
 my $out = victim('every function and view', $tables . $path . $calls);
 my $times = () = $out =~ /^read /mg;
-is($times, scalar(@views), 'CASES 11: it came to the end');
+is($times, scalar(@views), 'it came to the end');
 unlike($out, qr/^f\|refused/m, 'no report was refused');
 foreach my $outcome (qw(claimed completed in_progress pending verify awaiting_approval paused cancelled))
 {
@@ -277,9 +275,9 @@ $node->reload;
 ok( $node->poll_query_until(
 		'postgres', q{SELECT problem IS NOT NULL OR lease_backlog = 0 AND last_pass IS NOT NULL FROM idem.worker_status}),
 	'the worker makes its pass');
-is($node->safe_psql('postgres', q{SELECT problem FROM idem.worker_status}), '', 'CASES 11: the worker executes nothing planted');
+is($node->safe_psql('postgres', q{SELECT problem FROM idem.worker_status}), '', 'the worker executes nothing planted');
 
-unlike(substr(slurp_file($node->logfile), $offset), qr/planted: /, 'CASES 11: nor does the log tell of anything');
+unlike(substr(slurp_file($node->logfile), $offset), qr/planted: /, 'nor does the log tell of anything');
 
 victim('DROP EXTENSION', "$tables$path DROP EXTENSION idem_action;");
 

@@ -6,8 +6,6 @@
 #
 # Protects: each delivery is counted once and written once; nothing is left of an
 # action that was forgotten meanwhile.
-#
-# Rows: REQUIREMENTS A46, A9, B1.
 
 use strict;
 use warnings;

@@ -6,8 +6,6 @@
 # Protects: a repeat is a normal answer.  No row version, no lock, no transaction
 # id, no WAL, no line in the server log: a replay of all old events is cheap and
 # silent.
-#
-# Rows: REQUIREMENTS A4, A3, B2, B8, A5.
 
 use strict;
 use warnings;
@@ -74,10 +72,10 @@ sub silent
 	my $bytes = $node->safe_psql('postgres', "SELECT pg_current_wal_insert_lsn() - '$lsn'::pg_lsn");
 
 	is($code, 0, "$name: no error");
-	is($err, '', "REQUIREMENTS A4: $name: no notice, no warning");
-	is(slurp_file($node->logfile, $log), '', "REQUIREMENTS A4: $name: nothing in the server log");
-	is(traces(), $before, "REQUIREMENTS A4: $name: no row version, no event, no transaction id");
-	cmp_ok($bytes, '<', 10_000, "REQUIREMENTS B8: $name: no WAL ($bytes bytes beside)");
+	is($err, '', "$name: no notice, no warning");
+	is(slurp_file($node->logfile, $log), '', "$name: nothing in the server log");
+	is(traces(), $before, "$name: no row version, no event, no transaction id");
+	cmp_ok($bytes, '<', 10_000, "$name: no WAL ($bytes bytes beside)");
 	return $out;
 }
 
@@ -98,16 +96,16 @@ is( silent(
 		'completed',
 		repeats(100_000, 'completed', params => { n => 1 }, draft => { other => 2 }, worker => 'again', event_id => 'e2')),
 	'100000|0|completed|completed|ref-1|t',
-	'REQUIREMENTS A4: 100 000 repeats of a completed action');
+	'100 000 repeats of a completed action');
 
 # the same call by call, each its own transaction, as services make it
 is( silent('apart', map { repeats(1, 'completed') } 1 .. 500),
 	join("\n", ('1|0|completed|completed|ref-1|t') x 500),
-	'REQUIREMENTS A3: repeats in transactions of their own');
+	'repeats in transactions of their own');
 
 foreach my $state (qw(in_progress failed not_due needs_attention))
 {
-	is(silent($state, repeats(5_000, $state)), "5000|0|$state|$state||t", "REQUIREMENTS A3: repeats while $state");
+	is(silent($state, repeats(5_000, $state)), "5000|0|$state|$state||t", "repeats while $state");
 }
 
 is( silent(
@@ -115,38 +113,38 @@ is( silent(
 		q{SELECT outcome, count(*) FROM generate_series(1, 1000) g,
 		idem.claim_actions('act', ARRAY(SELECT key FROM idem.idem_actions WHERE key <> 'once' AND g > 0)) GROUP BY outcome ORDER BY outcome}),
 	join("\n", map { "$_|1000" } qw(completed failed in_progress needs_attention not_due)),
-	'REQUIREMENTS B2: repeats in batches');
+	'repeats in batches');
 
 is( silent(
 		'find',
 		q{SELECT outcome, count(*) FROM generate_series(1, 1000) g, unnest(ARRAY['completed', 'in_progress', 'never']) k,
 		idem.find_action(CASE WHEN g > 0 THEN k END, 'act') GROUP BY outcome ORDER BY outcome}),
 	"completed|1000\nin_progress|1000\nunknown|1000",
-	'REQUIREMENTS A3: find_action');
+	'find_action');
 
 is( silent('once', q{SELECT bool_or(idem.once(CASE WHEN g > 0 THEN 'once' END, 'act')) FROM generate_series(1, 1000) g}),
-	'f', 'REQUIREMENTS B5: once, done before');
+	'f', 'once, done before');
 
 is( silent(
 		'complete',
 		qq{SELECT count(*), bool_and(r.accepted), min(r.state), max(r.revision) FROM generate_series(1, 1000) g,
 		idem.complete_action('$claim{completed}{action_id}', CASE WHEN g > 0 THEN '$claim{completed}{claim_id}'::uuid END, 'ref-1') r}),
 	'1000|t|completed|2',
-	'REQUIREMENTS A5: the same completion again');
+	'the same completion again');
 
 is( silent(
 		'fails',
 		qq{SELECT count(*), bool_and(r.accepted), min(r.state), max(r.revision) FROM generate_series(1, 1000) g,
 		idem.fail_action('$claim{failed}{action_id}', CASE WHEN g > 0 THEN '$claim{failed}{claim_id}'::uuid END, 'no', 'refused') r}),
 	'1000|t|failed|2',
-	'REQUIREMENTS A5: the same failure again');
+	'the same failure again');
 
 # a mistake of the caller is an error and changes nothing either
 my $before = traces();
 is($node->sqlstate(q{SELECT idem.claim_action('completed', 'act', '{"n": 2}')}), 'IA001', 'other params: IA001');
-is(traces(), $before, 'REQUIREMENTS A42: a mismatch writes nothing');
+is(traces(), $before, 'a mismatch writes nothing');
 is(silent('mismatch', q{SELECT outcome FROM idem.claim_actions('act', ARRAY['completed'], ARRAY['{"n": 2}'::jsonb])}),
-	'mismatch', 'REQUIREMENTS A42: nor in a batch');
+	'mismatch', 'nor in a batch');
 
 # In an open transaction: no transaction id, and afterwards no lock of ours
 my $session = $node->session;
@@ -155,14 +153,14 @@ $node->call_in($session, 'claim_action', key => $_, intent => 'act', in_transact
 $node->call_in($session, 'claim_actions', intent => 'act', keys => [ keys %claim ], in_transaction => 't');
 $node->call_in($session, 'find_action', key => 'completed', intent => 'act');
 $node->call_in($session, 'complete_action', holder('completed'), external_ref => 'ref-1');
-is($session->query_safe('SELECT pg_current_xact_id_if_assigned() IS NULL'), 't', 'REQUIREMENTS A4: repeats take no transaction id');
+is($session->query_safe('SELECT pg_current_xact_id_if_assigned() IS NULL'), 't', 'repeats take no transaction id');
 is( $node->safe_psql(
 		'postgres', qq{
 		SELECT count(*) FROM pg_locks l LEFT JOIN pg_class c ON c.oid = l.relation
 		WHERE l.pid = $session->{backend}
 			AND (l.locktype IN ('advisory', 'transactionid', 'tuple') OR c.relnamespace = 'idem'::regnamespace)}),
 	0,
-	'REQUIREMENTS A4: repeats hold no lock');
+	'repeats hold no lock');
 $session->query_safe('COMMIT');
 $session->quit;
 

@@ -6,8 +6,6 @@
 # Protects: a ledger that is made while the server runs is left alone until it is
 # used: nothing is judged without its rules, no line of history is in the way of
 # those that are restored.
-#
-# Rows: CASES 5, REQUIREMENTS A26.
 
 use strict;
 use warnings;

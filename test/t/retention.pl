@@ -6,8 +6,6 @@
 #
 #	IDEM_RETENTION_KILLS	kills of the worker (200 for a release)
 #	IDEM_RETENTION_ACTIONS	claims and completions (10 million for a release)
-#
-# Rows: REQUIREMENTS A25.
 
 use strict;
 use warnings;

@@ -5,8 +5,6 @@
 # the views, the logs or what clients were told.  Nor can they be found by trying.
 #
 # IDEM_GUESSES: how many phone numbers to try (1000000).
-#
-# Rows: REQUIREMENTS A17.
 
 use strict;
 use warnings;

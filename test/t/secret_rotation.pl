@@ -3,8 +3,6 @@
 # A key made under one secret is known under every later one: whatever is
 # rotated, restarted, restored or missing, it is granted once or refused with
 # IA014.
-#
-# Rows: REQUIREMENTS A18.
 
 use strict;
 use warnings;

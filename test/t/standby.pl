@@ -5,9 +5,6 @@
 # Protects: looking works wherever reading does; everything that would write
 # raises 25006 there, whatever the action's state; after promotion the ledger
 # goes on with what it had.
-#
-# Rows: REQUIREMENTS A3 (a read-only look), A26 (promotion); DESIGN sections 3
-# and 8.3 (25006 on a standby).
 
 use strict;
 use warnings;
@@ -84,19 +81,19 @@ foreach my $where ([ 'on a standby', $standby, '' ], [ 'in a read-only transacti
 		my %outcome = (not_due => 'pending', lapsed => 'in_progress', late => 'in_progress', never => 'unknown');
 		my $found = $node->safe_psql('postgres', "${set}SELECT outcome FROM idem.find_action('$key', 'act')");
 
-		is($found, $outcome{$key} // $key, "REQUIREMENTS A3: find_action $name: $key");
+		is($found, $outcome{$key} // $key, "find_action $name: $key");
 	}
 	is( $node->safe_psql('postgres', "${set}SELECT external_ref, result, worker FROM idem.find_action('completed', 'act')"),
 		'ref|{"n": 1}|w',
-		"REQUIREMENTS A3: with all that a repeat is told $name");
+		"with all that a repeat is told $name");
 	is($node->safe_psql('postgres', "${set}SELECT outcome FROM idem.find_action('open', 'act')"),
-		'contended', "REQUIREMENTS A3: a key that is only being claimed $name");
-	is($node->safe_psql('postgres', "${set}SELECT count(*) FROM idem.actions WHERE intent = 'act'"), 5, "REQUIREMENTS A3: the views $name");
-	is($node->safe_psql('postgres', "${set}SELECT idem.describe_rule('act') ~ '^Rule'"), 't', "REQUIREMENTS A3: describe_rule $name");
+		'contended', "a key that is only being claimed $name");
+	is($node->safe_psql('postgres', "${set}SELECT count(*) FROM idem.actions WHERE intent = 'act'"), 5, "the views $name");
+	is($node->safe_psql('postgres', "${set}SELECT idem.describe_rule('act') ~ '^Rule'"), 't', "describe_rule $name");
 	is($node->sqlstate("${set}SELECT * FROM idem.find_action('k', 'no rule')"), 'IA005', "IA005 $name");
 	foreach my $writer (@writers)
 	{
-		is($node->sqlstate("${set}SELECT * FROM $writer"), '25006', "REQUIREMENTS A3: 25006 $name: " . $writer =~ s/\(.*//r);
+		is($node->sqlstate("${set}SELECT * FROM $writer"), '25006', "25006 $name: " . $writer =~ s/\(.*//r);
 	}
 }
 
@@ -126,20 +123,20 @@ $standby->promote;
 $open->{run}->kill_kill;
 
 my $repeat = $standby->claim(key => 'completed', intent => 'act');
-is_deeply([ @$repeat{qw(granted outcome external_ref)} ], [ 0, 'completed', 'ref' ], 'REQUIREMENTS A26: promoted: what was done is a repeat');
-is($standby->claim(key => 'in_progress', intent => 'act')->{outcome}, 'in_progress', 'REQUIREMENTS A26: promoted: leases hold');
-is($standby->claim(key => 'late', intent => 'act')->{outcome}, 'completed', 'REQUIREMENTS A26: promoted: up to the last commit');
-is($standby->claim(key => 'open', intent => 'act')->{granted}, 1, 'REQUIREMENTS A26: promoted: what was open on the primary never was');
-is($standby->claim(key => 'lapsed', intent => 'act')->{attempt}, 2, 'REQUIREMENTS A26: promoted: what had lapsed is judged');
+is_deeply([ @$repeat{qw(granted outcome external_ref)} ], [ 0, 'completed', 'ref' ], 'promoted: what was done is a repeat');
+is($standby->claim(key => 'in_progress', intent => 'act')->{outcome}, 'in_progress', 'promoted: leases hold');
+is($standby->claim(key => 'late', intent => 'act')->{outcome}, 'completed', 'promoted: up to the last commit');
+is($standby->claim(key => 'open', intent => 'act')->{granted}, 1, 'promoted: what was open on the primary never was');
+is($standby->claim(key => 'lapsed', intent => 'act')->{attempt}, 2, 'promoted: what had lapsed is judged');
 my $new = $standby->claim(key => 'new', intent => 'act');
-is($new->{granted}, 1, 'REQUIREMENTS A26: promoted: new actions are claimed');
+is($new->{granted}, 1, 'promoted: new actions are claimed');
 my $report = $standby->call('complete_action', action_id => $new->{action_id}, claim_id => $new->{claim_id});
-is($report->{accepted}, 1, 'REQUIREMENTS A26: and completed');
+is($report->{accepted}, 1, 'and completed');
 $report = $standby->call(
 	'complete_action',
 	action_id => $claim{in_progress}{action_id},
 	claim_id => $claim{in_progress}{claim_id});
-is($report->{accepted}, 1, 'REQUIREMENTS A26: by whoever was granted before the promotion, too');
+is($report->{accepted}, 1, 'by whoever was granted before the promotion, too');
 is($standby->safe_psql('postgres', 'SELECT count(*) = count(DISTINCT id) FROM idem.idem_events'), 't', 'events have ids of their own');
 
 $standby->stop;

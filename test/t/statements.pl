@@ -5,9 +5,6 @@
 # Protects: the answer is always one full row with the facts that hold now,
 # whatever snapshot the statement has; a statement that calls twice gets one
 # grant; nothing of one caller is left in the session for the next.
-#
-# Rows: CASES 1, CASES 14, CASES 17, CASES 19, CASES 20, CASES 21; DESIGN
-# section 3 ("in an open transaction"), section 8.3.
 
 use strict;
 use warnings;
@@ -36,7 +33,7 @@ my $winner = $node->claim(key => 'done', intent => 'act', worker => 'winner', pa
 $node->call('complete_action', action_id => $winner->{action_id}, claim_id => $winner->{claim_id}, external_ref => 'ref', result => { r => 1 });
 
 #
-# CASES 1: by a snapshot that the winner's commit is not in
+# by a snapshot that the winner's commit is not in
 #
 my $facts = 'c.granted, c.outcome, c.state, c.worker, c.external_ref, c.result, c.params, c.attempt, c.action_id, c.repeat';
 my %statement = (
@@ -55,7 +52,7 @@ my $won = qq{f|completed|completed|winner|ref|{"r": 1}|{"n": 1}|1|$winner->{acti
 
 foreach my $where (sort keys %statement)
 {
-	is($node->safe_psql('postgres', sprintf $statement{$where}, "'done'"), $won, "CASES 1: in $where: the winner's facts");
+	is($node->safe_psql('postgres', sprintf $statement{$where}, "'done'"), $won, "in $where: the winner's facts");
 
 	# the statement takes its snapshot, waits, and only then claims: what is
 	# done meanwhile it can't see
@@ -72,21 +69,21 @@ foreach my $where (sort keys %statement)
 	$node->call('complete_action', action_id => $claim->{action_id}, claim_id => $claim->{claim_id}, external_ref => 'ref', result => { r => 1 });
 	$gate->query_safe('SELECT pg_advisory_unlock(1)');
 	is($late->query('') =~ s/$claim->{action_id}/$winner->{action_id}/r,
-		$won, "CASES 1: in a prepared statement with $where: also where it was done after the statement's snapshot");
+		$won, "in a prepared statement with $where: also where it was done after the statement's snapshot");
 	$_->quit foreach $gate, $late;
 }
 
 # a statement that is granted, and goes on to look at the row
 is( $node->safe_psql('postgres', q{WITH c AS MATERIALIZED (SELECT * FROM idem.claim_action('granted', 'act'))
 	SELECT c.granted, c.claim_id IS NOT NULL, c.lease_until > clock_timestamp() FROM c}),
-	't|t|t', 'CASES 1: a grant in a CTE');
-is($node->safe_psql('postgres', q{SELECT granted, outcome FROM stable_sql('granted by stable')}), 't|claimed', 'CASES 1: a grant in a STABLE function');
-is($node->claim(key => 'granted by stable', intent => 'act')->{outcome}, 'in_progress', 'CASES 1: that is stored');
+	't|t|t', 'a grant in a CTE');
+is($node->safe_psql('postgres', q{SELECT granted, outcome FROM stable_sql('granted by stable')}), 't|claimed', 'a grant in a STABLE function');
+is($node->claim(key => 'granted by stable', intent => 'act')->{outcome}, 'in_progress', 'that is stored');
 is( $node->safe_psql('postgres', q{INSERT INTO orders SELECT outcome FROM idem.claim_action('inserted', 'act') RETURNING k}),
-	'claimed', 'CASES 1: a grant in an INSERT');
-is($node->safe_psql('postgres', q{CALL claims('called', NULL)}), 'claimed', 'CASES 1: a grant in a procedure');
+	'claimed', 'a grant in an INSERT');
+is($node->safe_psql('postgres', q{CALL claims('called', NULL)}), 'claimed', 'a grant in a procedure');
 is($node->sqlstate(q{BEGIN; DECLARE c CURSOR WITH HOLD FOR SELECT * FROM idem.claim_action('cursor', 'act'); COMMIT}),
-	'25001', 'CASES 20: a cursor is in a transaction');
+	'25001', 'a cursor is in a transaction');
 
 # many rows at once, on every page, also where a row does not fit its page any
 # more and gets new index entries
@@ -103,27 +100,27 @@ is( $node->safe_psql('postgres', q{
 	'3000|3000', 'and is there once');
 
 #
-# CASES 21: SELECT (f(k)).* calls once per column
+# SELECT (f(k)).* calls once per column
 #
 my $star = $node->safe_psql('postgres', q{SELECT to_json(s) FROM (SELECT (idem.claim_action('star', 'act')).*) s});
 my $row = $node->decode($star);
-is($row->{granted}, 1, 'CASES 21: granted is of the first call');
-is_deeply([ @$row{qw(outcome claim_id)} ], [ 'in_progress', undef ], 'CASES 21: the later calls give none: never two grants');
-is($node->safe_psql('postgres', q{SELECT attempt, revision FROM idem.idem_actions WHERE key = 'star'}), '1|1', 'CASES 21: one hand-out');
-is($node->safe_psql('postgres', q{SELECT count(*) FROM idem.idem_actions WHERE key = 'star'}), 1, 'CASES 21: one row');
+is($row->{granted}, 1, 'granted is of the first call');
+is_deeply([ @$row{qw(outcome claim_id)} ], [ 'in_progress', undef ], 'the later calls give none: never two grants');
+is($node->safe_psql('postgres', q{SELECT attempt, revision FROM idem.idem_actions WHERE key = 'star'}), '1|1', 'one hand-out');
+is($node->safe_psql('postgres', q{SELECT count(*) FROM idem.idem_actions WHERE key = 'star'}), 1, 'one row');
 my $call = '5ca1ab1e-0000-4000-8000-000000000001';
 $row = $node->decode($node->safe_psql('postgres', qq{SELECT to_json(s) FROM (SELECT (idem.claim_action('star2', 'act', call_id => '$call')).*) s}));
 is_deeply(
 	[ @$row{qw(granted outcome claim_id attempt)} ],
 	[ 1, 'claimed', $node->safe_psql('postgres', q{SELECT claim_id FROM idem.idem_actions WHERE key = 'star2'}), 1 ],
-	'CASES 21: with a call_id they give the same grant');
-is($node->safe_psql('postgres', q{SELECT attempt, revision FROM idem.idem_actions WHERE key = 'star2'}), '1|1', 'CASES 21: handed out once');
+	'with a call_id they give the same grant');
+is($node->safe_psql('postgres', q{SELECT attempt, revision FROM idem.idem_actions WHERE key = 'star2'}), '1|1', 'handed out once');
 
 #
-# CASES 20: an open transaction block
+# an open transaction block
 #
 my ($code, $out, $err) = $node->psql('postgres', q{BEGIN; SELECT granted FROM idem.claim_action('open', 'act'); });
-like($err, qr/HINT: .*autocommit/, 'CASES 20: in an open transaction: a hint naming the setting');
+like($err, qr/HINT: .*autocommit/, 'in an open transaction: a hint naming the setting');
 foreach my $sql (
 	q{BEGIN; SELECT idem.claim_action('open', 'act')},
 	q{BEGIN; SELECT idem.claim_action('done', 'act')},
@@ -131,20 +128,20 @@ foreach my $sql (
 	q{BEGIN; SELECT idem.claim_actions('act', ARRAY['open'])},
 	qq{BEGIN; SELECT idem.begin_effect('$winner->{action_id}', '$winner->{claim_id}')})
 {
-	is($node->sqlstate($sql), '25001', "CASES 20: 25001: $sql");
+	is($node->sqlstate($sql), '25001', "25001: $sql");
 }
 
 # several statements in one message are one transaction: what the first was
 # granted the last could roll back
-is($node->sqlstate(q{SELECT 1 \; SELECT idem.claim_action('message', 'act')}), '25001', 'CASES 20: the last of several statements in one message');
-is($node->sqlstate(q{SELECT idem.claim_action('message', 'act') \; SELECT 1 / 0}), '25001', 'CASES 20: the first of several');
-is($node->call('find_action', key => 'message', intent => 'act')->{outcome}, 'unknown', 'CASES 20: nothing was claimed');
+is($node->sqlstate(q{SELECT 1 \; SELECT idem.claim_action('message', 'act')}), '25001', 'the last of several statements in one message');
+is($node->sqlstate(q{SELECT idem.claim_action('message', 'act') \; SELECT 1 / 0}), '25001', 'the first of several');
+is($node->call('find_action', key => 'message', intent => 'act')->{outcome}, 'unknown', 'nothing was claimed');
 is($node->safe_psql('postgres', q{BEGIN; SELECT granted FROM idem.claim_action('open', 'act', in_transaction => true); ROLLBACK;
 	SELECT granted FROM idem.claim_action('open', 'act')}),
-	"t\nt", 'CASES 20: with in_transaction it is granted, and forgotten on rollback');
+	"t\nt", 'with in_transaction it is granted, and forgotten on rollback');
 
 #
-# CASES 14: nothing in an error's text keeps a failure from being recorded
+# nothing in an error's text keeps a failure from being recorded
 #
 my %text = (
 	control => q{E'a\001\002\033[31mred\r\n\tend\177'},
@@ -160,39 +157,39 @@ foreach my $what (sort keys %text)
 	my $answer = $node->safe_psql('postgres',
 		"SELECT accepted, state FROM idem.fail_action('$claim->{action_id}', '$claim->{claim_id}', $text{$what}, 'refused')");
 
-	is($answer, 't|failed', "CASES 14: a failure whose text is $what is recorded");
+	is($answer, 't|failed', "a failure whose text is $what is recorded");
 	is($node->safe_psql('postgres', qq{SELECT coalesce(octet_length(error) <= 8192 AND error !~ E'[\\\\x01-\\\\x08\\\\x0b\\\\x0c\\\\x0e-\\\\x1f\\\\x7f]', true)
 		FROM idem.idem_actions WHERE key = 'error $what'}),
-		't', "CASES 14: $what: cleaned and bounded");
+		't', "$what: cleaned and bounded");
 }
 foreach my $what (qw(control long multibyte quotes bidi))
 {
 	my $claim = $node->claim(key => "release $what", intent => 'act');
 
 	is($node->safe_psql('postgres', "SELECT accepted FROM idem.release_action('$claim->{action_id}', '$claim->{claim_id}', $text{$what})"),
-		't', "CASES 14: a release whose reason is $what is recorded");
+		't', "a release whose reason is $what is recorded");
 }
 
-# CASES 19: a result that jsonb can't hold fails before the call; without it the
+# a result that jsonb can't hold fails before the call; without it the
 # completion is recorded
 my $claim = $node->claim(key => 'zero', intent => 'act');
 like($node->sqlstate(qq{SELECT idem.complete_action('$claim->{action_id}', '$claim->{claim_id}', 'ref', '"cut \\u0000"')}),
-	qr/^22/, 'CASES 19: a zero byte in the result: class 22');
+	qr/^22/, 'a zero byte in the result: class 22');
 like($node->sqlstate(qq{SELECT idem.complete_action('$claim->{action_id}', '$claim->{claim_id}', 'ref', '"\\ud83d"')}),
-	qr/^22/, 'CASES 19: half an emoji: class 22');
+	qr/^22/, 'half an emoji: class 22');
 is($node->call('complete_action', action_id => $claim->{action_id}, claim_id => $claim->{claim_id}, external_ref => 'ref')->{accepted},
-	1, 'CASES 19: completed again without it');
+	1, 'completed again without it');
 $claim = $node->claim(key => 'large', intent => 'act');
 my $large = $node->safe_psql('postgres', qq{
 	SELECT accepted, state, note ~ 'larger' FROM idem.complete_action('$claim->{action_id}', '$claim->{claim_id}', 'ref', to_jsonb(repeat('x', 2000000)))});
-is($large, 't|completed|t', 'CASES 19: a result too large is dropped, not the success');
+is($large, 't|completed|t', 'a result too large is dropped, not the success');
 $claim = $node->claim(key => 'long ref', intent => 'act');
 is( $node->safe_psql('postgres', qq{
 	SELECT accepted, state, note IS NOT NULL FROM idem.complete_action('$claim->{action_id}', '$claim->{claim_id}', repeat('x', 3000))}),
-	't|completed|t', 'CASES 19: nor for an external_ref too long');
+	't|completed|t', 'nor for an external_ref too long');
 
 #
-# CASES 17: nothing of a caller stays in the session for the next one
+# nothing of a caller stays in the session for the next one
 #
 my $pooled = $node->session;
 my $state = q{SELECT (SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory'),
@@ -204,16 +201,16 @@ my $before = $pooled->query_safe($state);
 my $a = $node->call_in($pooled, 'claim_action', key => 'a', intent => 'act', scope => 'tenant a', worker => 'worker a', source => 'sa', event_id => 'ea', call_id => $call);
 $node->call_in($pooled, 'extend_claim', action_id => $a->{action_id}, claim_id => $a->{claim_id});
 my $b = $node->call_in($pooled, 'claim_action', key => 'b', intent => 'act');
-is_deeply([ @$b{qw(granted worker scope source event_id)} ], [ 1, undef, '', undef, undef ], 'CASES 17: the next caller brings its own worker and scope');
-isnt($b->{claim_id}, $a->{claim_id}, 'CASES 17: and gets its own claim');
-is($node->call_in($pooled, 'claim_action', key => 'a', intent => 'act', scope => 'tenant a')->{claim_id}, undef, 'CASES 17: and not the one of the former');
-is($node->call_in($pooled, 'find_action', key => 'a', intent => 'act')->{outcome}, 'unknown', 'CASES 17: nor its scope');
+is_deeply([ @$b{qw(granted worker scope source event_id)} ], [ 1, undef, '', undef, undef ], 'the next caller brings its own worker and scope');
+isnt($b->{claim_id}, $a->{claim_id}, 'and gets its own claim');
+is($node->call_in($pooled, 'claim_action', key => 'a', intent => 'act', scope => 'tenant a')->{claim_id}, undef, 'and not the one of the former');
+is($node->call_in($pooled, 'find_action', key => 'a', intent => 'act')->{outcome}, 'unknown', 'nor its scope');
 $pooled->query(q{SELECT idem.claim_action('', 'act')});
 $pooled->{stderr} = '';
 $pooled->query(q{SELECT idem.claim_action('waits', 'act', wait => '31 s')});
 $pooled->{stderr} = '';
 $node->call_in($pooled, 'claim_action', key => 'b', intent => 'act', wait => '0.01 s');
-is($pooled->query_safe($state), $before, 'CASES 17: no lock, cursor, prepared statement, temporary table or setting is left');
+is($pooled->query_safe($state), $before, 'no lock, cursor, prepared statement, temporary table or setting is left');
 $pooled->quit;
 
 $node->stop;

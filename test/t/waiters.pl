@@ -3,8 +3,6 @@
 # Who waits for an action, or for work, holds nothing and is answered by the
 # commit it waits for: at once where the library is preloaded, within a second
 # where it is not.
-#
-# Rows: REQUIREMENTS A22, A27.
 
 use strict;
 use warnings;

@@ -7,8 +7,6 @@
 #	IDEM_WORKER_ROWS	of the pass in which the server is stopped (1 million for
 #						a release)
 #	IDEM_IDLE_NAPS		how many rests the idle server is watched (6 for a release)
-#
-# Rows: CASES 4, CASES 18.
 
 use strict;
 use warnings;

@@ -3,8 +3,6 @@
 # A streaming standby does nothing and says nothing.  Once promoted it looks
 # after the ledger by itself.  A person who paused everything before a planned
 # switch-over finds it paused after the new timeline was acknowledged.
-#
-# Rows: REQUIREMENTS A26 (promotion).
 
 use strict;
 use warnings;

@@ -1,4 +1,4 @@
-"""Section 2 of DESIGN.md once more, in plain Python: what each call does to an
+"""The states of docs/states.md once more, in plain Python: what each call does to an
 action.  Written from the page, not from src/state.c, so that a misreading of
 one is found by the other.
 
