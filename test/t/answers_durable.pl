@@ -52,12 +52,13 @@ sub stop_wal_writer
 	return;
 }
 
-# Up to the position, or to what is written by now: other processes write too.
+# Up to the position, or to what is written by now: other processes write too.  At
+# the start of a page the position is behind the page's header of 24 bytes.
 sub is_flushed
 {
 	my ($position) = @_;
 	$position = defined $position ? "'$position'" : 'pg_current_wal_insert_lsn()';
-	return $session->query_safe("SELECT pg_current_wal_flush_lsn() >= $position") eq 't';
+	return $session->query_safe("SELECT pg_wal_lsn_diff($position, pg_current_wal_flush_lsn()) <= 24") eq 't';
 }
 
 sub position
