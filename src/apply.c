@@ -25,6 +25,7 @@
 #include "compat.h"
 #include "apply.h"
 #include "access/xact.h"
+#include "clock.h"
 #include "errors.h"
 #include "miscadmin.h"
 #include "pause.h"
@@ -131,7 +132,7 @@ idem_apply(IdemLedger *ledger, const pg_uuid_t *id, IdemRequest *r, IdemVerdict 
 		TransactionId holder;
 
 		CHECK_FOR_INTERRUPTS();
-		r->now = GetCurrentTimestamp();
+		r->now = idem_clock_now();
 		r->past_read = false;
 		found = idem_ledger_probe(ledger, id, NULL, &holder);
 		if (found == IDEM_ABSENT)
@@ -170,7 +171,7 @@ idem_apply(IdemLedger *ledger, const pg_uuid_t *id, IdemRequest *r, IdemVerdict 
 				/* what is written is decided on under the row's lock */
 				if (idem_ledger_lock(ledger, true) != IDEM_WRITTEN)
 					continue;
-				r->now = GetCurrentTimestamp();
+				r->now = idem_clock_now();
 				decide_by_past(&row, r, v);
 			}
 		}

@@ -178,7 +178,7 @@ idem_resolve_held(IdemVerdict *v, const IdemRequest *r)
 {
 	/* the end of such a lease may be years away: nobody can wait for it */
 	bool		ahead = v->after.claimed_at > r->now + IDEM_CLOCK_TOLERANCE &&
-		idem_clock_believed(r->now);
+		idem_clock_believed();
 
 	if (r->decision == IDEM_NOT_HAPPENED && !ahead)
 	{

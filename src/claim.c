@@ -101,7 +101,7 @@ try_claim(IdemLedger *ledger, IdemRequest *r, Try *t)
 	IdemVerdict *v = &t->verdict;
 	IdemFound	found;
 
-	r->now = GetCurrentTimestamp();
+	r->now = idem_clock_now();
 	t->again = false;
 	t->known = false;
 	found = idem_request_probe(ledger, r, &t->row, &t->holder);
@@ -344,7 +344,7 @@ try_once(IdemLedger *ledger, IdemRequest *r, bool *first)
 	TransactionId holder;
 	IdemFound	found;
 
-	r->now = GetCurrentTimestamp();
+	r->now = idem_clock_now();
 	found = idem_request_probe(ledger, r, &row, &holder);
 	if (found == IDEM_HELD || found == IDEM_HELD_NEW)
 	{
@@ -437,7 +437,7 @@ idem_find_action(PG_FUNCTION_ARGS)
 		idem_request_identify(&r);
 		answer.action_id = &r.action_id;
 	}
-	answer.now = GetCurrentTimestamp();
+	answer.now = idem_clock_now();
 	answer.scope = r.scope;
 	answer.intent = r.intent;
 	answer.key = r.rule->confidential_key ? NULL : r.key;

@@ -5,9 +5,8 @@
  *
  * Keys are forgotten, contents purged and provider windows ended by the time of
  * day, and none of it can be taken back.  One wrong reading of the clock must not
- * do it, so such work asks idem_clock_believed() first, with the reading that it
- * decides by.  No other path asks: a call pays for it only where a row looks
- * forgotten, a lease looks over, or an action in doubt would be handed out.
+ * do it, so such work asks idem_clock_believed() first.  Everything else goes by
+ * idem_clock_now(), which is the clock's reading while that is believed.
  *
  * A reading is compared with
  *
@@ -35,11 +34,13 @@
  *	  can find the effect can't be told.  The claim answers not_due and writes
  *	  nothing.  "repeat" goes on, as doing it twice harms nobody, and so does what
  *	  is not in doubt;
- *	- a lease that was taken before the clock jumped ahead ends by the baseline, or
- *	  not at all where there is none: its holder may be acting, and another would
- *	  do it twice.  Leases taken since then end by the clock as it is.  Judging
- *	  them goes on, since a late success or a person can still mend a judgement.
- *	  After a step back leases end later than they should, which doubles nothing.
+ *	- calls decide by the baseline, and write its time down: leases, due times and
+ *	  provider windows are right when the clock is right again.  Judging leases
+ *	  goes on by it;
+ *	- where there is no baseline, that is without preload or where the clock was
+ *	  wrong at the start, calls go by the clock as it is, but a lease taken before
+ *	  it jumped ahead ends by the known time, or not at all: its holder may be
+ *	  acting, and another would do it twice.
  *
  * The start's baseline is inherited from the postmaster and outlives a crash of
  * the server; that of a ledger is in databases.c and does not.
@@ -68,8 +69,10 @@
 #include "databases.h"
 #include "detail.h"
 #include "executor/spi.h"
+#include "errors.h"
 #include "ledger.h"
 #include "miscadmin.h"
+#include "request.h"
 #include "settings.h"
 #include "table.h"
 #include "utils/builtins.h"
@@ -90,6 +93,9 @@ PG_FUNCTION_INFO_V1(idem_clock_problem);
 /* the clock minus the time since boot, when the server was started */
 static int64 start_offset;
 static bool preloaded = false;
+
+/* the baseline of this session's database, as it was last looked at, or 0 */
+static int64 last_offset = 0;
 
 static int64
 read_clock(clockid_t id)
@@ -132,6 +138,12 @@ typedef struct Reading
 } Reading;
 
 static bool
+is_near(TimestampTz now, TimestampTz estimate)
+{
+	return now - estimate <= IDEM_CLOCK_TOLERANCE && estimate - now <= IDEM_CLOCK_TOLERANCE;
+}
+
+static bool
 fits_known(TimestampTz known, TimestampTz now)
 {
 	return known == 0 ||
@@ -162,8 +174,7 @@ compare(TimestampTz now, IdemDatabaseClock *clock)
 	{
 		reading.estimate = since_boot + offset;
 		reading.reach = IDEM_CLOCK_TOLERANCE;
-		reading.believed = now - reading.estimate <= IDEM_CLOCK_TOLERANCE &&
-			reading.estimate - now <= IDEM_CLOCK_TOLERANCE;
+		reading.believed = is_near(now, reading.estimate);
 	}
 	else
 	{
@@ -222,16 +233,37 @@ look(TimestampTz now)
 	reading = compare(now, &clock);
 	if (clock.ledger != ledger)
 		idem_database_set_clock(clock.ledger, clock.offset);
+	last_offset = clock.ledger == idem_relation_oid("idem_actions") ? clock.offset : 0;
 	if (clock.held == reading.believed && idem_database_hold_clock(!reading.believed))
 		say(now, &reading);
 	return reading;
 }
 
-/* whether what cannot be taken back may be done by this reading of the clock */
+/* whether what cannot be taken back may be done by the clock as it is */
 bool
-idem_clock_believed(TimestampTz now)
+idem_clock_believed(void)
 {
-	return look(now).believed;
+	return look(GetCurrentTimestamp()).believed;
+}
+
+/*
+ * The time that calls decide by and write down: the clock's while it is believed,
+ * else the baseline's, so that what is stored meanwhile still holds when the clock
+ * has been put right.  Without a baseline it is the clock's in any case.  Most often
+ * one look at the time since boot tells that the clock is right.
+ */
+TimestampTz
+idem_clock_now(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	Reading		reading;
+
+	if (!preloaded || RecoveryInProgress())
+		return now;
+	if (last_offset != 0 && is_near(now, read_clock(SINCE_BOOT) + last_offset))
+		return now;
+	reading = look(now);
+	return reading.believed || reading.reach != IDEM_CLOCK_TOLERANCE ? now : reading.estimate;
 }
 
 /* whether a lease is over, for whoever would take the action from its holder */
@@ -242,7 +274,7 @@ idem_clock_lease_over(TimestampTz claimed_at, TimestampTz lease_until, Timestamp
 
 	if (lease_until > now)
 		return false;
-	reading = look(now);
+	reading = look(GetCurrentTimestamp());
 	if (reading.believed || reading.estimate == 0 || now <= reading.estimate ||
 		claimed_at > reading.estimate + reading.reach)
 		return true;
@@ -328,6 +360,12 @@ idem_confirm_time(PG_FUNCTION_ARGS)
 	StringInfoData detail;
 
 	PreventCommandIfReadOnly("confirm_time()");
+	if (!idem_commits_by_itself())
+		ereport(ERROR,
+				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+				 errmsg("confirm_time cannot run in an open transaction"),
+				 errdetail("The baseline in memory follows the row at its commit."),
+				 errhint("Call it by itself.")));
 	idem_database_note_use(ledger);
 	idem_detail_start(&detail);
 	idem_detail_add_time(&detail, "time", now);

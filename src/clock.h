@@ -20,7 +20,8 @@
 extern void idem_clock_init(void);
 extern int64 idem_clock_monotonic(void);
 extern int64 idem_clock_monotonic_of(TimestampTz then);
-extern bool idem_clock_believed(TimestampTz now);
+extern TimestampTz idem_clock_now(void);
+extern bool idem_clock_believed(void);
 extern bool idem_clock_lease_over(TimestampTz claimed_at, TimestampTz lease_until, TimestampTz now);
 extern TimestampTz idem_clock_not_before_known(TimestampTz now);
 extern void idem_clock_record(TimestampTz now);

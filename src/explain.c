@@ -23,6 +23,7 @@
 #include "access/xact.h"
 #include "apply.h"
 #include "arg.h"
+#include "clock.h"
 #include "catalog/pg_type.h"
 #include "counters.h"
 #include "detail.h"
@@ -456,7 +457,7 @@ idem_explain_action(PG_FUNCTION_ARGS)
 	IdemAction	row;
 	const IdemRule *rule;
 	pg_uuid_t	id;
-	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz now = idem_clock_now();
 	List	   *history;
 
 	idem_arg_uuid(fcinfo, 0, "action_id", &id);

@@ -364,6 +364,8 @@ typedef struct ThinLine
 	char	   *event;
 	int32		generation;
 	int32		during;
+	char	   *role;
+	char	   *actor;			/* or NULL */
 	Jsonb	   *detail;
 } ThinLine;
 
@@ -421,11 +423,29 @@ read_lines(const pg_uuid_t *id, int *n)
 		line->event = TextDatumGetCString(slot->tts_values[EV_EVENT]);
 		line->generation = DatumGetInt32(slot->tts_values[EV_GENERATION]);
 		line->during = DatumGetInt32(slot->tts_values[EV_DURING]);
+		line->role = TextDatumGetCString(slot->tts_values[EV_ROLE]);
+		line->actor = get_string(slot, EV_ACTOR);
 		line->detail = slot->tts_isnull[EV_DETAIL] ? NULL :
 			DatumGetJsonbPCopy(slot->tts_values[EV_DETAIL]);
 	}
 	walk_end(&walk);
 	return lines;
+}
+
+/* whether a line tells of a person's first revision: an approval asks who had one */
+static bool
+is_first_revision(const ThinLine *lines, int at)
+{
+	if (strcmp(lines[at].event, "revised") != 0)
+		return false;
+	for (int i = 0; i < at; i++)
+	{
+		if (strcmp(lines[i].event, "revised") == 0 && strcmp(lines[i].role, lines[at].role) == 0 &&
+			(lines[i].actor == NULL ? lines[at].actor == NULL :
+			 lines[at].actor != NULL && strcmp(lines[i].actor, lines[at].actor) == 0))
+			return false;
+	}
+	return true;
 }
 
 /*
@@ -454,7 +474,7 @@ idem_ledger_thin_past(const IdemAction *action)
 		const ThinLine *line = &lines[i];
 		int			kind = routine_of(line, action);
 
-		if (kind < 0)
+		if (kind < 0 || is_first_revision(lines, i))
 			continue;
 		idem_table_delete(rel, &lines[i].tid);
 		if (strcmp(line->event, "thinned") == 0)

@@ -23,6 +23,7 @@
 
 #include "compat.h"
 #include "ledger_scan.h"
+#include "clock.h"
 #include "columns.h"
 #include "databases.h"
 #include "miscadmin.h"
@@ -50,7 +51,7 @@ idem_walk_start(IdemWalk *walk, IdemLedger *ledger, IdemWanted wanted,
 		idem_ledger_open_scan(ledger);
 	walk->ledger = ledger;
 	walk->wanted = wanted;
-	walk->now = GetCurrentTimestamp();
+	walk->now = idem_clock_now();
 	walk->upcoming = 0;
 	walk->at = at;
 	walk->end = from < total && nblocks < total - from ? from + nblocks : total;

@@ -63,7 +63,7 @@ sweep(IdemLedger *ledger, const IdemAction *row)
 	IdemVerdict v;
 
 	r.rule = idem_rule_of_action(row);
-	r.now = GetCurrentTimestamp();
+	r.now = idem_clock_now();
 	idem_decide(row, &r, &v);
 	if (!v.changes || idem_ledger_update(ledger, row, &v.after, false) != IDEM_WRITTEN)
 		return false;
@@ -235,10 +235,9 @@ idem_maintenance_batch(IdemPass *pass, int batch)
 	walk.row = &pass->row;
 	walk.skip = pass->bad_rows;
 	walk.nskip = pass->nbad_rows;
-	/* the reading that the walk goes by */
-	believed = idem_clock_believed(walk.now);
+	believed = idem_clock_believed();
 	if (believed)
-		idem_clock_record(walk.now);
+		idem_clock_record(GetCurrentTimestamp());
 	pass->walking = true;
 	MemoryContextSwitchTo(row_context);
 	while (left > 0 && idem_walk_next(&walk, &row))

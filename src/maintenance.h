@@ -18,7 +18,7 @@
 
 #define IDEM_BATCH 1000			/* changes, where nobody says how many */
 
-#define IDEM_MAX_BAD_ROWS 16
+#define IDEM_MAX_BAD_ROWS 256
 
 /* where a pass over the ledger stands, and what it has done */
 typedef struct IdemPass

@@ -276,7 +276,7 @@ idem_judge(IdemAction *a, const IdemRequest *r, IdemCause cause, bool already)
 			idem_to_pending(a, due_at);
 			return JUDGED_GRANT;
 		case IDEM_RETRY:
-			if (!idem_clock_believed(r->now))
+			if (!idem_clock_believed())
 			{
 				idem_to_pending(a, due_at);
 				return JUDGED_UNTIMED;
@@ -294,7 +294,7 @@ idem_judge(IdemAction *a, const IdemRequest *r, IdemCause cause, bool already)
 			idem_to_pending(a, Max(due_at, a->doubt_until + r->rule->settle));
 			if (a->due_at > r->now)
 				return JUDGED_WAIT;
-			return idem_clock_believed(r->now) ? JUDGED_VERIFY : JUDGED_UNTIMED;
+			return idem_clock_believed() ? JUDGED_VERIFY : JUDGED_UNTIMED;
 		case IDEM_REVIEW:
 			break;
 	}

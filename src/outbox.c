@@ -69,7 +69,7 @@ try_enqueue(IdemLedger *ledger, IdemRequest *r, IdemAction *row, IdemVerdict *v,
 	TransactionId holder;
 	IdemFound	found;
 
-	r->now = GetCurrentTimestamp();
+	r->now = idem_clock_now();
 	found = idem_request_probe(ledger, r, row, &holder);
 	*known = false;
 	if (found == IDEM_ABSENT)
@@ -458,7 +458,7 @@ take_round(Take *take)
 	int			i;
 
 	idem_row_start(&take->memory);
-	r->now = GetCurrentTimestamp();
+	r->now = idem_clock_now();
 	if (!copied && !idem_uuid_is_null(&r->call_id))
 		replay(take, ledger);
 	if (!copied && take->taken == 0)

@@ -24,6 +24,7 @@
 #include "apply.h"
 #include "arg.h"
 #include "catalog/pg_type.h"
+#include "clock.h"
 #include "errors.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -202,7 +203,7 @@ idem_show_action(PG_FUNCTION_ARGS)
 	ledger = idem_ledger_open(false);
 	if (!idem_read_action(ledger, &id, idem_rule_lets_decide, &v.after, &r.rule))
 		idem_raise_no_such_action(&id);
-	r.now = GetCurrentTimestamp();
+	r.now = idem_clock_now();
 	v.outcome = idem_outcome_of(&v.after, r.rule);
 	idem_answer(&answer, &r, &v, true);
 	result = idem_claim_datum(fcinfo, &answer);
@@ -219,7 +220,7 @@ try_import(IdemLedger *ledger, IdemRequest *r, int64 *imported)
 	TransactionId holder;
 	IdemFound	found;
 
-	r->now = GetCurrentTimestamp();
+	r->now = idem_clock_now();
 	found = idem_request_probe(ledger, r, &row, &holder);
 	if (found == IDEM_HELD_NEW || (found == IDEM_HELD && idem_is_forgotten(&row, r->now)))
 	{

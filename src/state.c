@@ -132,7 +132,7 @@ bool
 idem_is_forgotten(const IdemAction *a, TimestampTz now)
 {
 	return a->forget_after != IDEM_NEVER && a->forget_after <= now && !idem_double_open(a) &&
-		idem_clock_believed(now);
+		idem_clock_believed();
 }
 
 static Situation

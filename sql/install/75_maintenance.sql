@@ -115,7 +115,7 @@ COMMENT ON FUNCTION idem.acknowledge_timeline(text) IS
  *	actor	the person, for the history
  *
  * Result: the time that was confirmed; look whether it is right.
- * Errors: 25006.
+ * Errors: 25001, an open transaction; 25006.
  * Volatile.
  */
 CREATE FUNCTION idem.confirm_time(actor text DEFAULT NULL)
